@@ -83,8 +83,7 @@ static int add(hr_session session, const counting_allocator *counting, hr_alloca
 	hr_graph graph;
 	hr_value out;
 	float sum[3];
-	if (hr_graph_create(&graph) != HR_OK) return fail("a graph");
-	hr_graph_enter(graph);
+	if (hr_graph_create(&graph) != HR_OK || hr_graph_enter(graph) != HR_OK) return fail("a graph");
 	hr_value a = hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(3), (float[]){ 1, 2, 3 });
 	hr_value b = hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(3), (float[]){ 4, 5, 6 });
 	hr_value c = hr_add(a, b);

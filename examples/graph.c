@@ -18,9 +18,8 @@ int main(void)
 	hr_session_options options;
 	hr_session_options_init(&options);
 	options.device = "GPU:0";
-	if (hr_graph_create(&graph) != HR_OK || hr_session_create(&options, &session) != HR_OK) return fail();
+	if (hr_session_create(&options, &session) != HR_OK || hr_graph_create(&graph) != HR_OK || hr_graph_enter(graph) != HR_OK) return fail();
 
-	hr_graph_enter(graph);
 	hr_value a = hr_named_placeholder("a", HR_DTYPE_INT64, HR_DIMS(3));
 	hr_value b = hr_named_placeholder("b", HR_DTYPE_INT64, HR_DIMS(3));
 	hr_value c = hr_add(a, b);

@@ -114,8 +114,7 @@ int main(int argc, char **argv)
 	hr_session session;
 	hr_run_metadata metadata;
 	hr_run_metadata_init(&metadata);
-	if (hr_graph_create(&graph) != HR_OK || open_session(&session) != HR_OK) return fail("a session");
-	hr_graph_enter(graph);
+	if (hr_graph_create(&graph) != HR_OK || open_session(&session) != HR_OK || hr_graph_enter(graph) != HR_OK) return fail("a session");
 	hr_value gradient = build();
 	hr_graph_leave();
 	if (!gradient.id) return fail("the graph");

@@ -37,7 +37,7 @@ int main(void)
 	options.device = "GPU:0";
 	if (hr_graph_create(&graph) != HR_OK || hr_session_create(&options, &session) != HR_OK) return fail("a session");
 
-	hr_graph_enter(graph);
+	if (hr_graph_enter(graph) != HR_OK) return fail("the graph");
 	hr_variable var1 = get_var1("scope1", HR_REUSE_AS_AROUND);
 	hr_variable var2 = get_var1("scope2", HR_REUSE_AS_AROUND);
 	if (!var1.id || !var2.id) return fail("variables");

@@ -21,6 +21,55 @@
  * Where no GPU is found, GPU:0 is an emulated device: pages, streams and a link in host memory. hr_cuda_check() reports why no GPU
  * was found. HEADROOM_REQUIRE_CUDA=1 in the environment disables the fallback (hr_device_is_emulated).
  *
+ * INDEX
+ *
+ *     headroom.h            statuses            hr_last_message, hr_status_text
+ *                           names and shapes    hr_name_intern, hr_shape_intern
+ *                           devices             hr_device_find, hr_device_set_logical, hr_cuda_configure
+ *                           streams, copies     hr_stream_create, hr_stream_copy, hr_stream_fill
+ *                           allocators          hr_allocator_create, hr_allocator_register
+ *                           blocks              hr_alloc, hr_free, hr_allocation_get_info
+ *                           statistics          hr_get_bytes_in_use and the other getters, hr_device_get_stats, hr_stats_scope_begin
+ *                           regions             hr_allocator_get_region, hr_allocator_visit
+ *                           the end             hr_shutdown
+ *     headroom_oom.h        why memory ran out  hr_name_scope_push, hr_allocator_get_holders, hr_allocator_would_fit, hr_oom_get_last
+ *     headroom_lms.h        tensors             hr_tensor_create, hr_tensor_pin, hr_tensor_get_address, hr_lms_configure
+ *     headroom_record.h     recording           hr_trace_start, hr_profiler_start, hr_stack_set
+ *     headroom_backend.h    a new device        hr_backend_register
+ *     headroom_runtime.h    ops and graphs      libheadroom_runtime
+ *     headroom_analysis.h   reading traces      libheadroom_analysis
+ *
+ * headroom.h includes headroom_oom.h and headroom_lms.h.
+ *
+ * NAMES
+ *
+ * hr_<object>_<verb>; a call that only reads a property of its argument may be named after it (hr_value_rank). Pairs: create and
+ * destroy for handles, init (and free) for structs of the caller, start and stop for recordings, begin and end for parts of a run,
+ * push and pop for scopes, enter and leave for what a thread works in. Without an object are hr_alloc and hr_free, the ops of the
+ * runtime (hr_add), and what TensorFlow's users know by name: hr_get_bytes_in_use and the other getters, hr_get_memory_info,
+ * hr_reset_memory_stats, hr_set_lms_enabled, hr_get_variable, hr_gradients and others of the runtime.
+ *
+ * ENVIRONMENT
+ *
+ * A setting in the environment never stops a program (hr_environment_check). docs/environment.md describes them.
+ *
+ *     HEADROOM_CUDA=0                  no CUDA devices: GPU:0 is emulated
+ *     HEADROOM_CUDA_PAGE=SIZE          page size of CUDA devices
+ *     HEADROOM_REQUIRE_CUDA=1          no emulated device in place of a GPU
+ *     HEADROOM_EMULATED=memory=1GiB    memory, page, link, latency and number of emulated devices
+ *     HEADROOM_LIMIT=SIZE              most memory of each GPU in this process
+ *     HEADROOM_LMS=1                   Large Model Support, or its settings
+ *     HEADROOM_OOM_REPORT=FILE         a file for each out-of-memory report, or stderr
+ *     HEADROOM_OOM_REPORT_FILES=N      most such files
+ *     HEADROOM_THREADS=N               threads that compute ops
+ *     HEADROOM_TRACE=FILE              record to that file
+ *     HEADROOM_TRACE_STEPS=1,10-12     the steps to record
+ *     HEADROOM_TRACE_MAX_BYTES=SIZE    most bytes of a recording
+ *     HEADROOM_TRACE_COMPRESS=1        pack finished recordings
+ *     HEADROOM_TENSORBOARD=DIR         export finished recordings for TensorBoard
+ *     HEADROOM_STACKS=N                record call stacks, of up to N frames
+ *     HEADROOM_TOP=1                   publish statistics for `headroom top`
+ *
  * RULES THAT HOLD EVERYWHERE
  *
  * Errors     Functions return hr_status; HR_OK is 0. Results are written through out-parameters, which a failed call leaves
@@ -30,17 +79,17 @@
  *            for ever: using it returns HR_INVALID_HANDLE. The zero value of a handle is never valid.
  * Threads    Every function may be called from any thread at any time, with one exception: a program must not destroy an object,
  *            or shut down, while another thread is inside a call on the same object.
- * Structs    Structs that may grow begin with struct_size, the size of the struct as the program was compiled. New fields are added at
- *            the end, so programs and libraries of different versions work together. Options have an _init function, which sets
- *            struct_size and all defaults; in other structs the program sets struct_size. What the program fills (options, requests,
- *            tables of functions) may be smaller than the library's struct: the other fields have their defaults. It may be larger if
- *            all fields that the library does not know are 0; otherwise the call returns HR_INVALID_ARGUMENT, and the remedy is a
- *            newer library. In what the library fills (statistics, descriptions), it writes the fields that both know and leaves
- *            struct_size and the others as they are. A struct_size that no version has, such as 0, is HR_INVALID_ARGUMENT. Callbacks
- *            that the library gives a struct must not read fields beyond its struct_size. Structs without struct_size, and elements of
- *            arrays, never change. hr_allocator_options has room in which hr_oom_options can grow.
- *            An _init function is an inline function that calls its _init_sized function with the size as compiled; bindings of other
- *            languages call the latter.
+ * Structs    Structs that may grow begin with struct_size, the size of the struct as the program was compiled. New fields are added
+ *            at the end, so programs and libraries of different versions work together. Each has an _init function, which sets
+ *            struct_size and all defaults (hr_request has hr_request_of). What the program fills (options, requests, tables of
+ *            functions) may be smaller than the library's struct: the other fields have their defaults. It may be larger if all
+ *            fields that the library does not know are 0; otherwise the call returns HR_INVALID_ARGUMENT, and the remedy is a newer
+ *            library. In what the library fills (statistics, descriptions), it writes the fields that both know and leaves
+ *            struct_size and the others as they are. A struct_size that no version has, such as 0, is HR_INVALID_ARGUMENT.
+ *            Callbacks that the library gives a struct must not read fields beyond its struct_size. Structs without struct_size,
+ *            and elements of arrays, never change. hr_allocator_options has room in which hr_oom_options can grow.
+ *            An _init function is inline, so that it uses the size as compiled. Where defaults are not all 0, it calls an
+ *            _init_sized function; bindings of other languages call that, or set all fields to 0 and struct_size.
  * fork       A forked child must not use objects of its parent: every call returns HR_FORKED until the child calls hr_shutdown(),
  *            which discards them. Then the library can be used again.
  * Signals    A signal handler may call only hr_version, hr_status_name, hr_status_text, hr_dtype_text and hr_dtype_size. Any other
@@ -54,6 +103,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -65,8 +115,10 @@ extern "C" {
 
 #if defined(__GNUC__)
 #define HR_API __attribute__((visibility("default")))
+#define HR_CHECK_RESULT __attribute__((warn_unused_result)) /* the compiler warns if the program ignores the status */
 #else
 #define HR_API
+#define HR_CHECK_RESULT
 #endif
 
 /* "0.1.0". Static text. */
@@ -209,6 +261,13 @@ typedef struct hr_device_info {
 	                          * itself in this one */
 } hr_device_info;
 
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_device_info_init(hr_device_info *info)
+{
+	memset(info, 0, sizeof *info);
+	info->struct_size = sizeof *info;
+}
+
 /* Finds a device by name. The syntax is TensorFlow's: "GPU:0", "gpu:0", "/device:GPU:0", "/GPU:0",
  * "/job:localhost/replica:0/task:0/device:GPU:0". Any part before the device part may be omitted. "GPU:*" and "GPU" match every
  * GPU. NULL is the default device, GPU:0.
@@ -219,12 +278,12 @@ typedef struct hr_device_info {
  * HR_BAD_DEVICE_NAME   the name cannot be parsed
  * HR_NO_SUCH_DEVICE    the device does not exist; the message lists the devices that do, and what is wrong with CUDA, if anything
  * HR_AMBIGUOUS_DEVICE  more than one device matches; the message names two */
-HR_API hr_status hr_device_find(const char *name, hr_device *out);
+HR_API HR_CHECK_RESULT hr_status hr_device_find(const char *name, hr_device *out);
 
 /* The number of logical devices (0 on error), and the device at [index]. The order is: GPUs, CPU:0, SIM:0, then all others:
  * emulated devices where there is a CUDA device (EMU:0), and devices of other types from registered backends. */
 HR_API uint32_t hr_device_count(void);
-HR_API hr_status hr_device_at(uint32_t index, hr_device *out);
+HR_API HR_CHECK_RESULT hr_status hr_device_at(uint32_t index, hr_device *out);
 
 /* Whether [device] is emulated; false for an invalid handle. GPU:0 is emulated where there is no CUDA device; hr_cuda_check()
  * reports why. With HEADROOM_REQUIRE_CUDA=1 in the environment, GPU:0 does not exist then (HR_NO_SUCH_DEVICE), and emulated
@@ -232,7 +291,7 @@ HR_API hr_status hr_device_at(uint32_t index, hr_device *out);
 HR_API bool hr_device_is_emulated(hr_device device);
 
 /* Describes a device and its memory as it is now. Set info->struct_size first. */
-HR_API hr_status hr_device_get_info(hr_device device, hr_device_info *info);
+HR_API HR_CHECK_RESULT hr_status hr_device_get_info(hr_device device, hr_device_info *info);
 
 /* Splits a physical device into [count] logical devices, each with a memory limit in bytes. [physical] is "GPU:n", where n counts
  * physical GPUs, or "SIM:0". Logical GPUs are numbered across all physical GPUs: if the first GPU has two parts, the second GPU is
@@ -242,12 +301,12 @@ HR_API hr_status hr_device_get_info(hr_device device, hr_device_info *info);
  * HR_IN_USE            the device has been used
  * HR_INVALID_ARGUMENT  [count] is 0 or above 16
  * Errors in [physical] are those of hr_device_find. */
-HR_API hr_status hr_device_set_logical(const char *physical, const uint64_t *memory_limits, size_t count);
+HR_API HR_CHECK_RESULT hr_status hr_device_set_logical(const char *physical, const uint64_t *memory_limits, size_t count);
 
 /* HR_OK when there is a CUDA device. Otherwise HR_NO_SUCH_DEVICE, and the message says why: no driver, a driver that is too old
  * or does not work, no permission, no card, or CUDA switched off. Programs can run without CUDA: GPU:0 is then an emulated
  * device. */
-HR_API hr_status hr_cuda_check(void);
+HR_API HR_CHECK_RESULT hr_status hr_cuda_check(void);
 
 /* Checks the environment variables that Headroom reads (docs/environment.md). A variable that cannot be parsed or applied never
  * stops a program: it is ignored and reported here. HR_OK: all variables are in effect. HR_INVALID_ARGUMENT: the message names each
@@ -256,7 +315,7 @@ HR_API hr_status hr_cuda_check(void);
  *
  * HEADROOM_LIMIT=SIZE is the most bytes that Headroom reserves from each logical GPU (GPU:n and EMU:n), rounded down to whole
  * pages. Higher limits of logical devices and allocators are lowered to it. */
-HR_API hr_status hr_environment_check(void);
+HR_API HR_CHECK_RESULT hr_status hr_environment_check(void);
 
 /* ---- device options: set them before first use (HR_IN_USE afterwards) ---- */
 
@@ -270,12 +329,12 @@ typedef struct hr_cuda_options {
 /* Sets the defaults, then applies the environment: HEADROOM_CUDA=0 or 1 sets enabled, HEADROOM_CUDA_PAGE=16MiB sets page_bytes.
  * HR_INVALID_ARGUMENT if a variable cannot be parsed; [options] then holds the defaults alone. A program that sets no options
  * runs with those defaults in that case (hr_environment_check). */
-HR_API hr_status hr_cuda_options_init_sized(hr_cuda_options *options, size_t struct_size);
+HR_API HR_CHECK_RESULT hr_status hr_cuda_options_init_sized(hr_cuda_options *options, size_t struct_size);
 static inline hr_status hr_cuda_options_init(hr_cuda_options *options)
 {
 	return hr_cuda_options_init_sized(options, sizeof *options);
 }
-HR_API hr_status hr_cuda_configure(const hr_cuda_options *options);
+HR_API HR_CHECK_RESULT hr_status hr_cuda_configure(const hr_cuda_options *options);
 
 typedef struct hr_emulated_options {
 	size_t struct_size;
@@ -288,12 +347,12 @@ typedef struct hr_emulated_options {
 
 /* Sets the defaults, then applies the environment: HEADROOM_EMULATED="memory=1GiB,page=2MiB,link=2GB/s,latency=5us,devices=2",
  * or any subset. Fails as hr_cuda_options_init. */
-HR_API hr_status hr_emulated_options_init_sized(hr_emulated_options *options, size_t struct_size);
+HR_API HR_CHECK_RESULT hr_status hr_emulated_options_init_sized(hr_emulated_options *options, size_t struct_size);
 static inline hr_status hr_emulated_options_init(hr_emulated_options *options)
 {
 	return hr_emulated_options_init_sized(options, sizeof *options);
 }
-HR_API hr_status hr_emulated_configure(const hr_emulated_options *options);
+HR_API HR_CHECK_RESULT hr_status hr_emulated_configure(const hr_emulated_options *options);
 
 typedef struct hr_simulated_options {
 	size_t struct_size;
@@ -307,7 +366,7 @@ static inline void hr_simulated_options_init(hr_simulated_options *options)
 {
 	hr_simulated_options_init_sized(options, sizeof *options);
 }
-HR_API hr_status hr_simulated_configure(const hr_simulated_options *options);
+HR_API HR_CHECK_RESULT hr_status hr_simulated_configure(const hr_simulated_options *options);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Streams, events, copies
@@ -337,20 +396,20 @@ typedef uint32_t hr_stream;
 #define HR_STREAM_HOST 0x80000000u
 
 /* Creates a stream. HR_TOO_MANY when 63 streams besides the default stream exist. */
-HR_API hr_status hr_stream_create(hr_device device, hr_stream *out);
+HR_API HR_CHECK_RESULT hr_status hr_stream_create(hr_device device, hr_stream *out);
 
 /* Registers a stream of the device's own library (a cudaStream_t as an integer). Importing it again returns the same number. The
  * caller keeps ownership: hr_stream_destroy only unregisters the stream, and must be called before the owner destroys it. */
-HR_API hr_status hr_stream_import(hr_device device, uint64_t native, hr_stream *out);
+HR_API HR_CHECK_RESULT hr_status hr_stream_import(hr_device device, uint64_t native, hr_stream *out);
 
 /* Waits for the work on [stream], then destroys the stream. Memory freed on a destroyed stream stays safe to reuse. */
 HR_API hr_status hr_stream_destroy(hr_device device, hr_stream stream);
 
 /* Waits until all work on [stream] is done. Returns an error that the device reported meanwhile. */
-HR_API hr_status hr_stream_synchronize(hr_device device, hr_stream stream);
+HR_API HR_CHECK_RESULT hr_status hr_stream_synchronize(hr_device device, hr_stream stream);
 
 /* Makes work queued to [stream] from now on wait for the work queued to [other] so far. Does not block the caller. */
-HR_API hr_status hr_stream_wait_stream(hr_device device, hr_stream stream, hr_stream other);
+HR_API HR_CHECK_RESULT hr_status hr_stream_wait_stream(hr_device device, hr_stream stream, hr_stream other);
 
 typedef enum hr_copy_kind {
 	HR_COPY_TO_DEVICE = 1,   /* from host memory */
@@ -360,10 +419,10 @@ typedef enum hr_copy_kind {
 
 /* Copies [bytes] bytes in stream order. Returns before the copy is done; both ranges must stay valid until then. 0 bytes is
  * HR_OK. */
-HR_API hr_status hr_stream_copy(hr_device device, void *to, const void *from, size_t bytes, hr_copy_kind kind, hr_stream stream);
+HR_API HR_CHECK_RESULT hr_status hr_stream_copy(hr_device device, void *to, const void *from, size_t bytes, hr_copy_kind kind, hr_stream stream);
 
 /* Sets [bytes] bytes of device memory to [value], in stream order. */
-HR_API hr_status hr_stream_fill(hr_device device, void *at, unsigned char value, size_t bytes, hr_stream stream);
+HR_API HR_CHECK_RESULT hr_status hr_stream_fill(hr_device device, void *at, unsigned char value, size_t bytes, hr_stream stream);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Allocators
@@ -459,11 +518,11 @@ static inline void hr_allocator_options_init(hr_allocator_options *options)
  * HR_INVALID_ARGUMENT   bad granularity
  * HR_OUT_OF_MEMORY      allow_growth is false and there is no memory for the limit
  * HR_TOO_MANY           255 allocators exist */
-HR_API hr_status hr_allocator_create(hr_device device, const hr_allocator_options *options, hr_allocator *out);
+HR_API HR_CHECK_RESULT hr_status hr_allocator_create(hr_device device, const hr_allocator_options *options, hr_allocator *out);
 
 /* The default allocator of the named device (NULL = default device), created on first use with default options. Valid until
  * hr_shutdown; hr_allocator_destroy returns HR_IN_USE for it. */
-HR_API hr_status hr_allocator_get_default(const char *device_name, hr_allocator *out);
+HR_API HR_CHECK_RESULT hr_status hr_allocator_get_default(const char *device_name, hr_allocator *out);
 
 /* Waits for the streams that used the allocator's memory, returns all of the memory and invalidates the handle. HR_IN_USE when
  * blocks are still allocated: the message gives their number, their bytes and the largest holder. */
@@ -515,11 +574,11 @@ static inline hr_request hr_request_of(size_t bytes)
  * HR_TOO_MANY          one shard of the allocator has 2^24 chunks, or the allocator has 256 regions on a device without pages
  * HR_CORRUPT           a custom allocator returned an address that is in use or not aligned
  * HR_INVALID_HANDLE, HR_FORKED, HR_DEVICE_ERROR, HR_NO_HOST_MEMORY, HR_IO (a system call failed) */
-HR_API hr_status hr_alloc(hr_allocator allocator, const hr_request *request, void **out);
+HR_API HR_CHECK_RESULT hr_status hr_alloc(hr_allocator allocator, const hr_request *request, void **out);
 
 /* hr_alloc with a size alone. The stream is HR_STREAM_HOST where the host can access the device's memory, so the call may wait
  * as described there; otherwise it is the default stream. */
-HR_API hr_status hr_alloc_bytes(hr_allocator allocator, size_t bytes, void **out);
+HR_API HR_CHECK_RESULT hr_status hr_alloc_bytes(hr_allocator allocator, size_t bytes, void **out);
 
 /* Frees the block at [address]; any thread may do so. [stream] is the last stream that was given work on the block. Reuse on that
  * stream is immediate; another stream that gets the memory first waits, on the device, for the work queued to [stream] so far. With
@@ -531,7 +590,7 @@ HR_API hr_status hr_alloc_bytes(hr_allocator allocator, size_t bytes, void **out
 HR_API hr_status hr_free(hr_allocator allocator, void *address, hr_stream stream);
 
 /* Records that [stream] was also given work on the block. After the block is freed, other streams wait for [stream] too. */
-HR_API hr_status hr_allocation_record_stream(hr_allocator allocator, void *address, hr_stream stream);
+HR_API HR_CHECK_RESULT hr_status hr_allocation_record_stream(hr_allocator allocator, void *address, hr_stream stream);
 
 /* An allocated block. */
 typedef struct hr_allocation_info {
@@ -545,8 +604,15 @@ typedef struct hr_allocation_info {
 	uint64_t streams; /* bit s is set if stream s used the block; the host has no bit */
 } hr_allocation_info;
 
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_allocation_info_init(hr_allocation_info *info)
+{
+	memset(info, 0, sizeof *info);
+	info->struct_size = sizeof *info;
+}
+
 /* HR_NOT_ALLOCATED as in hr_free. Set info->struct_size first. */
-HR_API hr_status hr_allocation_get_info(hr_allocator allocator, const void *address, hr_allocation_info *info);
+HR_API HR_CHECK_RESULT hr_status hr_allocation_get_info(hr_allocator allocator, const void *address, hr_allocation_info *info);
 
 /* Empties the thread caches and returns free memory to the device: whole free pages, or whole free regions where there are no
  * pages. Waits for streams that may still use that memory. *released receives the bytes that were returned; [released] may be
@@ -556,7 +622,7 @@ HR_API hr_status hr_allocator_trim(hr_allocator allocator, uint64_t *released);
 /* Verifies every data structure of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant in the
  * message. Correct at any moment: other threads wait meanwhile. Takes time proportional to the number of chunks, with the
  * allocator's lock held. */
-HR_API hr_status hr_allocator_check(hr_allocator allocator);
+HR_API HR_CHECK_RESULT hr_status hr_allocator_check(hr_allocator allocator);
 
 /* ---- custom allocators ---- */
 
@@ -589,12 +655,19 @@ typedef struct hr_custom_allocator {
 	hr_status (*get_stats)(void *state, hr_custom_stats *stats);
 } hr_custom_allocator;
 
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_custom_allocator_init(hr_custom_allocator *table)
+{
+	memset(table, 0, sizeof *table);
+	table->struct_size = sizeof *table;
+}
+
 /* Makes [table] available as options.kind = [name], on every device. The table is copied.
  *
  * HR_ALREADY_EXISTS    the name is taken, as "bfc" and "direct" are
  * HR_TOO_MANY          32 custom allocators are registered
  * HR_INVALID_ARGUMENT  the name is empty or longer than 31 bytes, struct_size was not set, or alloc or free is NULL */
-HR_API hr_status hr_allocator_register(const char *name, const hr_custom_allocator *table, void *user);
+HR_API HR_CHECK_RESULT hr_status hr_allocator_register(const char *name, const hr_custom_allocator *table, void *user);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Statistics
@@ -682,13 +755,13 @@ static inline void hr_stats_init(hr_stats *stats)
 {
 	hr_stats_init_sized(stats, sizeof *stats);
 }
-HR_API hr_status hr_allocator_get_stats(hr_allocator allocator, hr_stats *stats);
+HR_API HR_CHECK_RESULT hr_status hr_allocator_get_stats(hr_allocator allocator, hr_stats *stats);
 
 /* The statistics of all allocators of a device together. Fields are sums, except: largest_alloc_size and largest_free_block are
  * maxima; limits are those of the device; peaks are those of the device as a whole, so peaks that its allocators reached at
  * different times do not add up. The counts of a destroyed allocator, and its share of the peaks, stay with the device until the
  * next reset. Blocks that hr_allocator_destroy_all freed count as freed. */
-HR_API hr_status hr_device_get_stats(hr_device device, hr_stats *stats);
+HR_API HR_CHECK_RESULT hr_status hr_device_get_stats(hr_device device, hr_stats *stats);
 
 /* Resets the statistics of the device (NULL = default device) and of every allocator on it:
  *
@@ -701,7 +774,7 @@ HR_API hr_status hr_device_get_stats(hr_device device, hr_stats *stats);
  *
  * Also resets the statistics of hr_lms_get_stats (headroom_lms.h), but not scopes (hr_stats_scope_begin). Stops the threads of
  * each allocator briefly, one allocator after the other. HR_NO_SUCH_DEVICE. */
-HR_API hr_status hr_reset_memory_stats(const char *device_name);
+HR_API HR_CHECK_RESULT hr_status hr_reset_memory_stats(const char *device_name);
 
 typedef struct hr_memory_info {
 	size_t struct_size;
@@ -709,8 +782,15 @@ typedef struct hr_memory_info {
 	int64_t peak;    /* most bytes in use since start or reset */
 } hr_memory_info;
 
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_memory_info_init(hr_memory_info *info)
+{
+	memset(info, 0, sizeof *info);
+	info->struct_size = sizeof *info;
+}
+
 /* Bytes in use on the whole device, now and at the peak. NULL = default device. Set info->struct_size first. */
-HR_API hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info);
+HR_API HR_CHECK_RESULT hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info);
 
 /* One statistic of the logical GPU [gpu_id] (0 = GPU:0), all its allocators together. A negative value is an error, -status: for
  * instance -HR_NO_SUCH_DEVICE when there is no such GPU. */
@@ -756,8 +836,15 @@ typedef struct hr_region_info {
 	bool small_blocks;           /* the region that thread caches are filled from */
 } hr_region_info;
 
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_region_info_init(hr_region_info *info)
+{
+	memset(info, 0, sizeof *info);
+	info->struct_size = sizeof *info;
+}
+
 /* The region at [index]; HR_INVALID_ARGUMENT past the last one (stats.num_regions is their number). Walks the region's chunks. */
-HR_API hr_status hr_allocator_get_region(hr_allocator allocator, uint32_t index, hr_region_info *info);
+HR_API HR_CHECK_RESULT hr_status hr_allocator_get_region(hr_allocator allocator, uint32_t index, hr_region_info *info);
 
 /* The kinds of chunks in a region. HR_CHUNK_UNMAPPED: addresses without memory behind them. */
 typedef enum hr_chunk_kind { HR_CHUNK_FREE = 1, HR_CHUNK_IN_USE = 2, HR_CHUNK_CACHED = 3, HR_CHUNK_UNMAPPED = 4 } hr_chunk_kind;
@@ -774,14 +861,14 @@ typedef struct hr_chunk_view {
 
 /* Calls [visit] for each chunk of region [index], lowest address first, until [visit] returns false. [visit] must not call
  * Headroom: the allocator's lock is held meanwhile. */
-HR_API hr_status hr_allocator_visit(hr_allocator allocator, uint32_t index, bool (*visit)(void *context, const hr_chunk_view *chunk),
+HR_API HR_CHECK_RESULT hr_status hr_allocator_visit(hr_allocator allocator, uint32_t index, bool (*visit)(void *context, const hr_chunk_view *chunk),
                                     void *context);
 
 /* ---- peak inside a scope ---- */
 
 /* Begins a statistics scope of the calling thread: the most bytes that the thread's own allocations add on [device] is recorded.
  * Scopes nest, up to 32 deep (HR_TOO_MANY beyond that), and are independent of hr_reset_memory_stats. */
-HR_API hr_status hr_stats_scope_begin(hr_device device);
+HR_API HR_CHECK_RESULT hr_status hr_stats_scope_begin(hr_device device);
 
 typedef struct hr_stats_scope {
 	size_t struct_size;
@@ -791,6 +878,13 @@ typedef struct hr_stats_scope {
 	int64_t num_allocs;
 	int64_t num_frees;
 } hr_stats_scope;
+
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_stats_scope_init(hr_stats_scope *scope)
+{
+	memset(scope, 0, sizeof *scope);
+	scope->struct_size = sizeof *scope;
+}
 
 /* Ends the innermost scope of the calling thread, which must be on [device]. [scope] may be NULL. HR_INVALID_ARGUMENT when the
  * thread has no scope, or its innermost scope is on another device. */

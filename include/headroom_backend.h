@@ -135,6 +135,13 @@ typedef struct hr_backend {
 	hr_status (*host_page_destroy)(void *device, hr_page page);
 } hr_backend;
 
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_backend_init(hr_backend *backend)
+{
+	memset(backend, 0, sizeof *backend);
+	backend->struct_size = sizeof *backend;
+}
+
 /* Makes all devices of [backend] available. [config] must stay valid until hr_shutdown.
  *
  * HR_IN_USE            a device has been used already
@@ -142,7 +149,7 @@ typedef struct hr_backend {
  * HR_TOO_NEW           the version is above HR_BACKEND_VERSION
  * HR_ALREADY_EXISTS    the name is taken
  * HR_TOO_MANY          8 backends are registered */
-HR_API hr_status hr_backend_register(const hr_backend *backend, void *config);
+HR_API HR_CHECK_RESULT hr_status hr_backend_register(const hr_backend *backend, void *config);
 
 /* For backends: sets the calling thread's last message and returns [status]. */
 HR_API hr_status hr_backend_set_error(hr_status status, const char *message);

@@ -55,12 +55,12 @@ extern "C" {
 
 /* Whether tensors may be evicted, on allocators whose options do not specify it. Off by default, unless HEADROOM_LMS is in the
  * environment. Takes effect for allocators on which no tensor was created yet. */
-HR_API hr_status hr_set_lms_enabled(bool enabled);
+HR_API HR_CHECK_RESULT hr_status hr_set_lms_enabled(bool enabled);
 HR_API bool hr_get_lms_enabled(void);
 
 /* Whether live tensors may be moved to join free memory when everything inactive has been evicted, on allocators whose options
  * do not specify it. Off by default. Takes effect for allocators on which no tensor was created yet. */
-HR_API hr_status hr_set_lms_defrag_enabled(bool enabled);
+HR_API HR_CHECK_RESULT hr_status hr_set_lms_defrag_enabled(bool enabled);
 HR_API bool hr_get_lms_defrag_enabled(void);
 
 /* What is mapped at the address of a fixed tensor while it is evicted. */
@@ -99,7 +99,7 @@ typedef struct hr_lms_options {
  *
  * A program that sets no options also runs without a policy, spill_dir or step_csv of the environment that is not available
  * (hr_environment_check reports it). If the step_csv FILE of the environment exists, FILE-2, FILE-3, ... is used instead. */
-HR_API hr_status hr_lms_options_init_sized(hr_lms_options *options, size_t struct_size);
+HR_API HR_CHECK_RESULT hr_status hr_lms_options_init_sized(hr_lms_options *options, size_t struct_size);
 static inline hr_status hr_lms_options_init(hr_lms_options *options)
 {
 	return hr_lms_options_init_sized(options, sizeof *options);
@@ -112,11 +112,11 @@ static inline hr_status hr_lms_options_init(hr_lms_options *options)
  * HR_UNSUPPORTED       another kind of allocator, or an option that the device does not support
  * HR_INVALID_ARGUMENT  no such policy
  * HR_IO                spill_dir or step_csv cannot be written */
-HR_API hr_status hr_lms_configure(hr_allocator allocator, const hr_lms_options *options);
+HR_API HR_CHECK_RESULT hr_status hr_lms_configure(hr_allocator allocator, const hr_lms_options *options);
 
 /* Changes options.limit. Tensors above the new limit are evicted; the call waits for tensors that other threads are already
  * moving. HR_BAD_LIMIT, with nothing changed, when more bytes than that are pinned or cannot be evicted. */
-HR_API hr_status hr_lms_set_limit(hr_allocator allocator, uint64_t bytes);
+HR_API HR_CHECK_RESULT hr_status hr_lms_set_limit(hr_allocator allocator, uint64_t bytes);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Tensors
@@ -147,7 +147,7 @@ static inline void hr_tensor_options_init(hr_tensor_options *options)
 
 /* Creates a tensor without contents and without memory; the first pin allocates its memory. HR_TOO_MANY at 2^24 tensors.
  * HR_UNSUPPORTED: the allocator is not of kind "bfc", or the tensor is fixed and the device has no pages. */
-HR_API hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *options, hr_tensor *out);
+HR_API HR_CHECK_RESULT hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *options, hr_tensor *out);
 
 /* Destroys a tensor, resident or evicted. HR_IN_USE while it is pinned. HR_INVALID_HANDLE when it was destroyed already. The pages of a
  * fixed tensor are unmapped, so the call waits for the device; if the device reports an error, the tensor still exists. */
@@ -181,7 +181,7 @@ typedef struct hr_pin {
  * HR_INVALID_HANDLE               a tensor was destroyed
  * HR_CORRUPT              verify: restored contents differ from the evicted ones; the message names the tensor, which stays evicted
  * HR_DEVICE_ERROR, HR_IO  a tensor could not be restored: it is still evicted, and the next pin tries again */
-HR_API hr_status hr_tensor_pin_all(const hr_pin *pins, size_t count, hr_stream stream);
+HR_API HR_CHECK_RESULT hr_status hr_tensor_pin_all(const hr_pin *pins, size_t count, hr_stream stream);
 
 /* Unpins all of [pins]. [stream] is the last stream that was given work on the tensors; HR_STREAM_HOST if the host used them
  * last and has waited for all work on them that it queued to streams. HR_INVALID_ARGUMENT: a tensor is not pinned; nothing is
@@ -191,13 +191,13 @@ HR_API hr_status hr_tensor_unpin_all(const hr_pin *pins, size_t count, hr_stream
 
 /* hr_tensor_pin_all and hr_tensor_unpin_all for one tensor. If the tensor is resident, both together take about 40 ns, and 60 ns with
  * "learned". */
-HR_API hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream);
+HR_API HR_CHECK_RESULT hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream);
 HR_API hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream);
 
 /* The address of a pinned tensor, which stays valid until its last unpin. HR_INVALID_ARGUMENT when the tensor is not pinned.
  * HR_DEVICE_ERROR, HR_IO: moving the tensor on the device (options.defrag) failed, and so did moving it back; its contents are
  * on the host, and the next call tries again. */
-HR_API hr_status hr_tensor_get_address(hr_tensor tensor, void **out);
+HR_API HR_CHECK_RESULT hr_status hr_tensor_get_address(hr_tensor tensor, void **out);
 
 typedef enum hr_tensor_state {
 	HR_TENSOR_NEW = 1,   /* no contents and no memory yet */
@@ -227,16 +227,23 @@ typedef struct hr_tensor_info {
 	hr_dtype dtype;
 } hr_tensor_info;
 
-HR_API hr_status hr_tensor_get_info(hr_tensor tensor, hr_tensor_info *info);
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_tensor_info_init(hr_tensor_info *info)
+{
+	memset(info, 0, sizeof *info);
+	info->struct_size = sizeof *info;
+}
+
+HR_API HR_CHECK_RESULT hr_status hr_tensor_get_info(hr_tensor tensor, hr_tensor_info *info);
 
 /* ---- explicit control ---- */
 
-HR_API hr_status hr_tensor_set_never_evict(hr_tensor tensor, bool never);
-HR_API hr_status hr_tensor_set_priority(hr_tensor tensor, int32_t priority);
+HR_API HR_CHECK_RESULT hr_status hr_tensor_set_never_evict(hr_tensor tensor, bool never);
+HR_API HR_CHECK_RESULT hr_status hr_tensor_set_priority(hr_tensor tensor, int32_t priority);
 
 /* Evicts the tensor now. HR_OK when it is evicted, or was already; HR_IN_USE while it is pinned; HR_UNSUPPORTED when it must not
  * be evicted. */
-HR_API hr_status hr_tensor_evict(hr_tensor tensor);
+HR_API HR_CHECK_RESULT hr_status hr_tensor_evict(hr_tensor tensor);
 
 /* Restores the tensor now, without pinning it. HR_OK when it is being restored, or is resident already; HR_OUT_OF_MEMORY when
  * there is no memory for it without evicting others. */
@@ -245,7 +252,7 @@ HR_API hr_status hr_tensor_prefetch(hr_tensor tensor);
 /* Evicts everything inactive now, or with a [tag] only tensors with that tag (HR_NAME_NONE = everything). *bytes receives the
  * device memory that was freed; [bytes] may be NULL. Returns the first error; all tensors that could be evicted are evicted.
  * HR_NOT_READY: no tensor was created on the allocator. */
-HR_API hr_status hr_lms_reclaim_inactive(hr_allocator allocator, hr_name tag, uint64_t *bytes);
+HR_API HR_CHECK_RESULT hr_status hr_lms_reclaim_inactive(hr_allocator allocator, hr_name tag, uint64_t *bytes);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Steps and policies
@@ -280,8 +287,15 @@ typedef struct hr_lms_policy {
 	void (*step)(void *user, uint64_t number);
 } hr_lms_policy;
 
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_lms_policy_init(hr_lms_policy *policy)
+{
+	memset(policy, 0, sizeof *policy);
+	policy->struct_size = sizeof *policy;
+}
+
 /* Makes [policy] available as options.policy = [name]. HR_ALREADY_EXISTS, HR_TOO_MANY after 8, HR_INVALID_ARGUMENT. */
-HR_API hr_status hr_lms_policy_register(const char *name, const hr_lms_policy *policy, void *user);
+HR_API HR_CHECK_RESULT hr_status hr_lms_policy_register(const char *name, const hr_lms_policy *policy, void *user);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Statistics in addition to those of headroom.h
@@ -332,6 +346,13 @@ typedef struct hr_lms_stats {
 #undef HR_LMS_STATS_FIELD
 } hr_lms_stats;
 
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_lms_stats_init(hr_lms_stats *stats)
+{
+	memset(stats, 0, sizeof *stats);
+	stats->struct_size = sizeof *stats;
+}
+
 /* Totals since the allocator's first tensor or the last hr_reset_memory_stats, and the current state. Fields that hr_stats also has
  * are equal there. Set stats->struct_size first. HR_NOT_READY: no tensor was created on the allocator. hr_reset_memory_stats
  * changes the fields as follows:
@@ -343,12 +364,12 @@ typedef struct hr_lms_stats {
  *     set to now       peak_bytes_out to bytes_out_now, peak_host_bytes to host_bytes
  *     not changed      num_tensors, num_pins, bytes_pinned, bytes_inactive, bytes_out_now, host_bytes, spilled_bytes, and the
  *                      plan_* fields */
-HR_API hr_status hr_lms_get_stats(hr_allocator allocator, hr_lms_stats *stats);
+HR_API HR_CHECK_RESULT hr_status hr_lms_get_stats(hr_allocator allocator, hr_lms_stats *stats);
 
 /* Checks the invariants of every tensor of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant.
  * Correct at any moment: other threads that use a tensor wait meanwhile. HR_NOT_READY: other threads pinned and moved tensors
  * all the time, so there was no moment to check; or no tensor was created yet. */
-HR_API hr_status hr_lms_check(hr_allocator allocator);
+HR_API HR_CHECK_RESULT hr_status hr_lms_check(hr_allocator allocator);
 
 #ifdef __cplusplus
 }

@@ -71,18 +71,18 @@ typedef struct hr_holder {
 
 /* Writes the [capacity] largest holders of the allocator's live blocks, largest first; *count receives the number written. Sums
  * up the whole ledger, 4,096 chunks at a time: concurrent changes may or may not be included. */
-HR_API hr_status hr_allocator_get_holders(hr_allocator allocator, hr_holder_kind kind, hr_holder *out, size_t capacity, size_t *count);
+HR_API HR_CHECK_RESULT hr_status hr_allocator_get_holders(hr_allocator allocator, hr_holder_kind kind, hr_holder *out, size_t capacity, size_t *count);
 
 /* Writes the [capacity] largest live blocks, at most 64, largest first; *count receives the number written. The function sets
  * struct_size of each element. */
-HR_API hr_status hr_allocator_get_largest(hr_allocator allocator, hr_allocation_info *out, size_t capacity, size_t *count);
+HR_API HR_CHECK_RESULT hr_status hr_allocator_get_largest(hr_allocator allocator, hr_allocation_info *out, size_t capacity, size_t *count);
 
 /* ---- options: hr_oom_options, in headroom.h ---- */
 
 /* Replaces the options.oom that the allocator was created with, and restarts the allocation log. HR_INVALID_ARGUMENT: the rate
  * is not a number from 0 to 1, or the size is 0 or above 65,536. HR_NO_HOST_MEMORY. */
-HR_API hr_status hr_allocator_set_oom_options(hr_allocator allocator, const hr_oom_options *options);
-HR_API hr_status hr_allocator_get_oom_options(hr_allocator allocator, hr_oom_options *options);
+HR_API HR_CHECK_RESULT hr_status hr_allocator_set_oom_options(hr_allocator allocator, const hr_oom_options *options);
+HR_API HR_CHECK_RESULT hr_status hr_allocator_get_oom_options(hr_allocator allocator, hr_oom_options *options);
 
 /* ---- the verdict ---- */
 
@@ -123,15 +123,22 @@ typedef struct hr_verdict {
 	                           * step: the figure of the device's other allocators, including destroyed ones. 0 = not known */
 } hr_verdict;
 
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_verdict_init(hr_verdict *verdict)
+{
+	memset(verdict, 0, sizeof *verdict);
+	verdict->struct_size = sizeof *verdict;
+}
+
 /* Computes the verdict on a request without making the request: the verdict that a report on it would have. Set
  * verdict->struct_size first. */
-HR_API hr_status hr_allocator_would_fit(hr_allocator allocator, const hr_request *request, hr_verdict *verdict);
+HR_API HR_CHECK_RESULT hr_status hr_allocator_would_fit(hr_allocator allocator, const hr_request *request, hr_verdict *verdict);
 
 /* ---- reports ---- */
 
 /* The report on the calling thread's last request that failed for lack of memory, on an allocator that makes reports. The report
  * stays readable until all threads together have made 16 later ones. HR_NOT_READY when there is none. */
-HR_API hr_status hr_oom_get_last(hr_oom_report *out);
+HR_API HR_CHECK_RESULT hr_status hr_oom_get_last(hr_oom_report *out);
 
 /* The report as human-readable text, as JSON (docs/oom-report.schema.json), and its allocation log alone as a JSON array. Each
  * function writes at most [capacity] bytes with the terminating 0 and returns the length of the whole text; a result >= capacity
@@ -141,10 +148,10 @@ HR_API size_t hr_oom_format_json(hr_oom_report report, char *out, size_t capacit
 HR_API size_t hr_oom_format_log(hr_oom_report report, char *out, size_t capacity);
 
 /* The verdict of a report. HR_INVALID_HANDLE when the report is no longer available. Set verdict->struct_size first. */
-HR_API hr_status hr_oom_get_verdict(hr_oom_report report, hr_verdict *verdict);
+HR_API HR_CHECK_RESULT hr_status hr_oom_get_verdict(hr_oom_report report, hr_verdict *verdict);
 
 /* Writes the report as JSON to a new file with mode 0600. HR_IO; HR_INVALID_HANDLE when the report is no longer available. */
-HR_API hr_status hr_oom_save(hr_oom_report report, const char *path);
+HR_API HR_CHECK_RESULT hr_status hr_oom_save(hr_oom_report report, const char *path);
 
 /* The path of the file that HEADROOM_OOM_REPORT made for the report; "the standard error" if it was written there. [path] has room
  * for [capacity] bytes with the terminating 0.
@@ -155,7 +162,7 @@ HR_API hr_status hr_oom_save(hr_oom_report report, const char *path);
  * HR_TOO_SMALL         the path does not fit in [capacity] bytes; nothing is written
  * HR_INVALID_HANDLE            the report is no longer available
  * HR_INVALID_ARGUMENT  [path] is NULL */
-HR_API hr_status hr_oom_get_file(hr_oom_report report, char *path, size_t capacity);
+HR_API HR_CHECK_RESULT hr_status hr_oom_get_file(hr_oom_report report, char *path, size_t capacity);
 
 #ifdef __cplusplus
 }

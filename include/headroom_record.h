@@ -35,7 +35,7 @@ extern "C" {
  *
  * HR_IN_USE  something is being recorded already, or the profiler is running
  * HR_IO      the file exists or cannot be created, or the disk is full */
-HR_API hr_status hr_trace_start(const char *path);
+HR_API HR_CHECK_RESULT hr_status hr_trace_start(const char *path);
 
 /* Ends the recording.
  *
@@ -120,7 +120,7 @@ typedef struct hr_profiler_options {
 	uint32_t reserved; /* 0 */
 } hr_profiler_options;
 
-HR_API hr_status hr_profiler_options_init_sized(hr_profiler_options *options, size_t struct_size);
+HR_API HR_CHECK_RESULT hr_status hr_profiler_options_init_sized(hr_profiler_options *options, size_t struct_size);
 static inline hr_status hr_profiler_options_init(hr_profiler_options *options)
 {
 	return hr_profiler_options_init_sized(options, sizeof *options);
@@ -138,7 +138,7 @@ static inline hr_status hr_profiler_options_init(hr_profiler_options *options)
  *
  * HR_INVALID_ARGUMENT for an unknown setting or a bad list; the message quotes the text, and [options] and the arguments are
  * unchanged. */
-HR_API hr_status hr_profiler_parse_arguments(int *argc, char **argv, hr_profiler_options *options);
+HR_API HR_CHECK_RESULT hr_status hr_profiler_parse_arguments(int *argc, char **argv, hr_profiler_options *options);
 
 /* Starts recording to new files in the directory [logdir], which is created if necessary. [options] NULL = record everything. Files
  * are named PROGRAM-YYYYMMDD-HHMMSS-PID.hrt, or ...-stepN.hrt, one for each run of consecutive chosen steps. If a file exists,
@@ -154,7 +154,7 @@ HR_API hr_status hr_profiler_parse_arguments(int *argc, char **argv, hr_profiler
  *                      HR_STACK_DEPTH_MAX
  * HR_UNSUPPORTED       compression without libzstd.so.1, a TensorBoard log without libheadroom_analysis, or a stack_depth where the
  *                      system cannot capture stacks */
-HR_API hr_status hr_profiler_start(const char *logdir, const hr_profiler_options *options);
+HR_API HR_CHECK_RESULT hr_status hr_profiler_start(const char *logdir, const hr_profiler_options *options);
 
 /* Stops the profiler. hr_shutdown does so too, and returns the same status.
  *

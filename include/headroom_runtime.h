@@ -110,7 +110,7 @@ static inline void hr_session_options_init(hr_session_options *options)
  * that limit first.
  *
  * HR_UNSUPPORTED: the device has no memory to compute with (the simulated device). */
-HR_API hr_status hr_session_create(const hr_session_options *options, hr_session *out);
+HR_API HR_CHECK_RESULT hr_status hr_session_create(const hr_session_options *options, hr_session *out);
 
 /* Waits for the session's work, then destroys the session and frees its variables and all values that still exist. Handles of those
  * are invalid from then on. No other thread may be using the session.
@@ -123,11 +123,11 @@ HR_API hr_status hr_session_destroy(hr_session session);
 
 /* Op calls of this thread use [session] from now on. Sessions nest: hr_session_leave returns to the previous one. A thread that
  * is in no session uses a session on the first device, which is created when it is first needed and destroyed by hr_shutdown. */
-HR_API hr_status hr_session_enter(hr_session session);
+HR_API HR_CHECK_RESULT hr_status hr_session_enter(hr_session session);
 HR_API hr_status hr_session_leave(void);
 
 /* Waits until all work of the session is done. Returns the first error that an op detected while it ran, if any. */
-HR_API hr_status hr_session_synchronize(hr_session session);
+HR_API HR_CHECK_RESULT hr_status hr_session_synchronize(hr_session session);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Values
@@ -140,7 +140,7 @@ HR_API void hr_value_release(hr_value value);
 
 /* Waits until the value is computed and copies all of its contents to [to]; [bytes] must be their exact size. Consumes a
  * temporary value. */
-HR_API hr_status hr_value_fetch(hr_value value, void *to, size_t bytes);
+HR_API HR_CHECK_RESULT hr_status hr_value_fetch(hr_value value, void *to, size_t bytes);
 
 /* Copies a value to another session, which may be on another device. On the same device the copy waits in the stream of
  * [session] for the stream of the value's session; between devices the call returns when the copy is done. The result is a
@@ -244,7 +244,7 @@ HR_API hr_status hr_tape_end(void);
  *
  * HR_INVALID_ARGUMENT  there is no tape, or it was used already; [of] is not of a float dtype; an op in between has no gradient
  *                      (the message names it) */
-HR_API hr_status hr_gradients(hr_value of, const hr_value *by, size_t count, hr_value *out);
+HR_API HR_CHECK_RESULT hr_status hr_gradients(hr_value of, const hr_value *by, size_t count, hr_value *out);
 
 /* The ops called between hr_checkpoint_begin and hr_checkpoint_end form a segment. The values of a segment are not kept for
  * gradients, but recomputed from its inputs when gradients need them: less memory for more time. Works in graphs and outside.
@@ -257,7 +257,7 @@ HR_API hr_status hr_checkpoint_end(void);
  * ---------------------------------------------------------------------------------------------------------------------------- */
 
 /* Creates a graph. At most 256 exist at a time (HR_TOO_MANY); those that functions build do not count. */
-HR_API hr_status hr_graph_create(hr_graph *out);
+HR_API HR_CHECK_RESULT hr_status hr_graph_create(hr_graph *out);
 /* Destroys the graph. Handles of its values are invalid from then on. HR_IN_USE while a thread builds or runs the graph. */
 HR_API hr_status hr_graph_destroy(hr_graph graph);
 
@@ -266,7 +266,7 @@ HR_API hr_status hr_graph_destroy(hr_graph graph);
  *
  * hr_shutdown destroys all graphs. The thread that calls it is in no graph afterwards. Op calls of other threads that were in a
  * graph fail with HR_INVALID_HANDLE until they leave it. */
-HR_API hr_status hr_graph_enter(hr_graph graph);
+HR_API HR_CHECK_RESULT hr_status hr_graph_enter(hr_graph graph);
 HR_API hr_status hr_graph_leave(void);
 
 /* In a graph: a value that is fed to each run. */
@@ -283,7 +283,7 @@ HR_API hr_value hr_named_placeholder(const char *name, hr_dtype dtype, const int
  * HR_INVALID_ARGUMENT  no placeholder has that name; the message lists the names
  * HR_IN_USE            another thread is building the graph
  * HR_INVALID_HANDLE            no such graph */
-HR_API hr_status hr_graph_find_placeholder(hr_graph graph, const char *name, hr_value *out);
+HR_API HR_CHECK_RESULT hr_status hr_graph_find_placeholder(hr_graph graph, const char *name, hr_value *out);
 
 typedef struct hr_feed {
 	hr_value placeholder, value; /* the run consumes temporary values */
@@ -369,7 +369,7 @@ HR_API void hr_run_metadata_free(hr_run_metadata *metadata);
  *                      a placeholder; a fetch is of no graph, or of another one; a variable has no contents yet. The message names
  *                      it
  * All other errors are those of the ops. */
-HR_API hr_status hr_session_run(hr_session session, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
+HR_API HR_CHECK_RESULT hr_status hr_session_run(hr_session session, const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count,
                                 hr_value *outs, const hr_run_options *options, hr_run_metadata *metadata);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
@@ -448,7 +448,7 @@ HR_API const char *hr_variable_name(hr_variable variable);
 HR_API size_t hr_trainable_variables(hr_variable *out, size_t capacity);
 
 /* hr_gradients with respect to the contents of variables. Consumes a temporary [of]. */
-HR_API hr_status hr_variable_gradients(hr_value of, const hr_variable *by, size_t count, hr_value *out);
+HR_API HR_CHECK_RESULT hr_status hr_variable_gradients(hr_value of, const hr_variable *by, size_t count, hr_value *out);
 
 /* ---- optimizers ---- */
 
@@ -505,7 +505,7 @@ typedef struct hr_function {
 typedef hr_status (*hr_function_body)(void *context, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count);
 
 /* Creates a function. At most 64 exist at a time (HR_TOO_MANY). Messages use [name]. */
-HR_API hr_status hr_function_create(const char *name, hr_function_body body, void *context, hr_function *out);
+HR_API HR_CHECK_RESULT hr_status hr_function_create(const char *name, hr_function_body body, void *context, hr_function *out);
 /* Destroys a function. HR_IN_USE while a thread calls it. */
 HR_API hr_status hr_function_destroy(hr_function function);
 
@@ -517,7 +517,7 @@ HR_API hr_status hr_function_destroy(hr_function function);
  *
  * HR_IN_USE  the body calls its own function, directly or through others: such a call would wait for itself
  * All other errors are those of the body and the ops. */
-HR_API hr_status hr_function_call(hr_function function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count);
+HR_API HR_CHECK_RESULT hr_status hr_function_call(hr_function function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count);
 
 /* hr_function_call with options and metadata, as in hr_session_run; both may be NULL. While functions run op by op
  * (hr_run_functions_eagerly, or with a tape) there is no run: the allocation log for HR_OUT_OF_MEMORY and the time are provided,
@@ -525,7 +525,7 @@ HR_API hr_status hr_function_call(hr_function function, const hr_value *ins, siz
  *
  * HR_INVALID_ARGUMENT  the call is in a graph or in the body of another function, and becomes a part of it; pass the options to
  *                      the run of that graph or function */
-HR_API hr_status hr_function_call_with_options(hr_function function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count,
+HR_API HR_CHECK_RESULT hr_status hr_function_call_with_options(hr_function function, const hr_value *ins, size_t in_count, hr_value *outs, size_t out_count,
                                                const hr_run_options *options, hr_run_metadata *metadata);
 
 /* true: functions are not built into graphs; their bodies run op by op, for debugging. Process-wide; default false. */

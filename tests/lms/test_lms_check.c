@@ -84,7 +84,7 @@ static void *pin_and_evict(void *argument)
 				CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_HOST));
 			break;
 		case 2: hr_tensor_prefetch(tensors[hr_rand_below(&seed, TENSORS)]); break;
-		default: hr_tensor_evict(tensors[hr_rand_below(&seed, TENSORS)]); /* HR_IN_USE if another thread has it pinned */
+		default: (void)!hr_tensor_evict(tensors[hr_rand_below(&seed, TENSORS)]); /* HR_IN_USE if another thread has it pinned */
 		}
 	}
 	return NULL;

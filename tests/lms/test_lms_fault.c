@@ -280,7 +280,7 @@ static void check_contents(void)
 	hr_lms_stats lms = { .struct_size = sizeof lms };
 	if (here.open && hr_lms_get_stats(here.allocator, &lms) == HR_OK) {
 		/* An asynchronous error may still be pending. */
-		hr_stream_synchronize(here.device, here.stream);
+		(void)!hr_stream_synchronize(here.device, here.stream);
 		for (uint32_t i = 0; i < here.count; i++)
 			if (here.tensors[i].handle.id) expect(i);
 	}

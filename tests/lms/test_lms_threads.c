@@ -92,7 +92,7 @@ static void expect(const worker *w, const slot *s, void *at)
 		right = found == expected;
 		if (right) continue;
 		hr_tensor_info info = { .struct_size = sizeof info };
-		hr_tensor_get_info((hr_tensor){ atomic_load(&s->handle) }, &info);
+		(void)!hr_tensor_get_info((hr_tensor){ atomic_load(&s->handle) }, &info);
 		printf("# slot %d, version %llu, %s, %zu bytes, byte %zu: %llx instead of %llx; %llu evictions, %llu restores, %s\n",
 		       (int)(s - here.slots), (unsigned long long)s->version, s->contents == FILLED ? "filled" : "copied", s->bytes, i,
 		       (unsigned long long)found, (unsigned long long)expected, (unsigned long long)info.evictions,

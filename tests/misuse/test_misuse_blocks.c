@@ -328,7 +328,7 @@ static void test_info_without_struct_size(void)
 	hr_allocation_info info = { 0 };
 	void *block = block_of(a, 100);
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocation_get_info(a, block, &info),
-	       "hr_allocation_get_info: hr_allocation_info.struct_size is 0; set it to sizeof(hr_allocation_info)");
+	       "hr_allocation_get_info: hr_allocation_info.struct_size is 0; call hr_allocation_info_init first");
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocation_get_info(a, block, NULL), "hr_allocation_get_info: hr_allocation_info is NULL");
 	still_works(a, 1);
 }

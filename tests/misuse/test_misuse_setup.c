@@ -363,7 +363,7 @@ static void test_custom_allocator_that_is_not_whole(void)
 	table = sound;
 	table.struct_size = 0;
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_register("mine", &table, NULL),
-	       "hr_allocator_register: hr_custom_allocator.struct_size is 0; set it to sizeof(hr_custom_allocator)");
+	       "hr_allocator_register: hr_custom_allocator.struct_size is 0; call hr_custom_allocator_init first");
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_register("mine", NULL, NULL), "hr_allocator_register: hr_custom_allocator is NULL");
 }
 
@@ -406,10 +406,10 @@ static void test_stats_without_struct_size(void)
 	hr_stats stats = { 0 };
 	hr_memory_info info = { 0 };
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_get_stats(a, &stats),
-	       "hr_allocator_get_stats: hr_stats.struct_size is 0; set it with hr_stats_init");
+	       "hr_allocator_get_stats: hr_stats.struct_size is 0; call hr_stats_init first");
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_get_stats(a, NULL), "hr_allocator_get_stats: hr_stats is NULL");
 	EXPECT(HR_INVALID_ARGUMENT, hr_get_memory_info("SIM:0", &info),
-	       "hr_get_memory_info: hr_memory_info.struct_size is 0; set it to sizeof(hr_memory_info)");
+	       "hr_get_memory_info: hr_memory_info.struct_size is 0; call hr_memory_info_init first");
 	EXPECT(HR_INVALID_ARGUMENT, hr_get_memory_info("SIM:0", NULL), "hr_get_memory_info: hr_memory_info is NULL");
 	still_works(a, 0);
 }
@@ -445,7 +445,7 @@ static void test_region_that_is_not_there(void)
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_visit(a, 0, NULL, NULL), "hr_allocator_visit: visit is NULL");
 	region.struct_size = 0;
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocator_get_region(a, 0, &region),
-	       "hr_allocator_get_region: hr_region_info.struct_size is 0; set it to sizeof(hr_region_info)");
+	       "hr_allocator_get_region: hr_region_info.struct_size is 0; call hr_region_info_init first");
 	CHECK(!visited);
 	still_works(a, 1);
 }
@@ -489,7 +489,7 @@ static void test_scope_end_without_struct_size(void)
 	hr_stats_scope scope = { 0 };
 	CHECK_STATUS(HR_OK, hr_stats_scope_begin(sim));
 	EXPECT(HR_INVALID_ARGUMENT, hr_stats_scope_end(sim, &scope),
-	       "hr_stats_scope_end: hr_stats_scope.struct_size is 0; set it to sizeof(hr_stats_scope)");
+	       "hr_stats_scope_end: hr_stats_scope.struct_size is 0; call hr_stats_scope_init first");
 	scope.struct_size = sizeof scope;
 	CHECK_STATUS(HR_OK, hr_stats_scope_end(sim, &scope)); /* the failed call did not end it */
 }

@@ -167,6 +167,33 @@ static void walk_init(const struct subject *s)
 		type##_init_sized(given, struct_size);                \
 	}
 
+/* ---- structs whose defaults are all 0 ---- */
+
+#define INIT_CLEARS(type)                                                             \
+	do {                                                                              \
+		type given, expected;                                                         \
+		memset(&given, 0x5a, sizeof given);                                           \
+		memset(&expected, 0, sizeof expected);                                        \
+		expected.struct_size = sizeof expected;                                       \
+		type##_init(&given);                                                          \
+		CHECK(memcmp(&given, &expected, sizeof given) == 0);                          \
+	} while (0)
+
+static void test_init_clears_the_struct_and_sets_its_size(void)
+{
+	INIT_CLEARS(hr_device_info);
+	INIT_CLEARS(hr_allocation_info);
+	INIT_CLEARS(hr_custom_allocator);
+	INIT_CLEARS(hr_memory_info);
+	INIT_CLEARS(hr_region_info);
+	INIT_CLEARS(hr_stats_scope);
+	INIT_CLEARS(hr_tensor_info);
+	INIT_CLEARS(hr_lms_policy);
+	INIT_CLEARS(hr_lms_stats);
+	INIT_CLEARS(hr_verdict);
+	INIT_CLEARS(hr_backend);
+}
+
 /* ---- devices ---- */
 
 WITH_INIT(hr_cuda_options)
@@ -195,7 +222,7 @@ static hr_allocator shared(void)
 }
 
 static hr_status use_device_get_info(void *given) { return hr_device_get_info(sim(), given); }
-OUTPUT(device_get_info, hr_device_info, name, "hr_device_get_info", "set it to sizeof(hr_device_info)")
+OUTPUT(device_get_info, hr_device_info, name, "hr_device_get_info", "call hr_device_info_init first")
 
 static void test_older_emulated_options_have_defaults(void)
 {
@@ -235,7 +262,7 @@ static void test_backend(void)
 		memset(&given, 0, sizeof given);
 		given.table = (hr_backend){ .version = HR_BACKEND_VERSION, .struct_size = never[i], .name = "mine", .type = "MINE" };
 		EXPECT(HR_INVALID_ARGUMENT, hr_backend_register(&given.table, NULL),
-		       "hr_backend_register: hr_backend.struct_size is %u; set it to sizeof(hr_backend)", never[i]);
+		       "hr_backend_register: hr_backend.struct_size is %u; call hr_backend_init first", never[i]);
 	}
 	for (size_t i = 0; i < sizeof possible / sizeof *possible; i++) {
 		memset(&given, 0, sizeof given);
@@ -344,7 +371,7 @@ static hr_status use_would_fit_verdict(void *given)
 	hr_request request = HR_REQUEST(1000);
 	return hr_allocator_would_fit(shared(), &request, given);
 }
-OUTPUT(would_fit_verdict, hr_verdict, kind, "hr_allocator_would_fit", "set it to sizeof(hr_verdict)")
+OUTPUT(would_fit_verdict, hr_verdict, kind, "hr_allocator_would_fit", "call hr_verdict_init first")
 
 static hr_status use_oom_verdict(void *given)
 {
@@ -360,7 +387,7 @@ static hr_status use_oom_verdict(void *given)
 	}
 	return hr_oom_get_verdict(report, given);
 }
-OUTPUT(oom_verdict, hr_verdict, kind, "hr_oom_get_verdict", "set it to sizeof(hr_verdict)")
+OUTPUT(oom_verdict, hr_verdict, kind, "hr_oom_get_verdict", "call hr_verdict_init first")
 
 static void *shared_block(void)
 {
@@ -369,10 +396,10 @@ static void *shared_block(void)
 	return block;
 }
 static hr_status use_allocation_info(void *given) { return hr_allocation_get_info(shared(), shared_block(), given); }
-OUTPUT(allocation_info, hr_allocation_info, address, "hr_allocation_get_info", "set it to sizeof(hr_allocation_info)")
+OUTPUT(allocation_info, hr_allocation_info, address, "hr_allocation_get_info", "call hr_allocation_info_init first")
 
 static hr_status use_region(void *given) { return shared_block() ? hr_allocator_get_region(shared(), 0, given) : HR_CORRUPT; }
-OUTPUT(region, hr_region_info, base, "hr_allocator_get_region", "set it to sizeof(hr_region_info)")
+OUTPUT(region, hr_region_info, base, "hr_allocator_get_region", "call hr_region_info_init first")
 
 static hr_status stub_alloc(void *state, size_t bytes, size_t alignment, hr_stream stream, void **out)
 {
@@ -387,7 +414,7 @@ static hr_status stub_free(void *state, void *address, size_t bytes, hr_stream s
 static void fill_hr_custom_allocator(void *given) { *(hr_custom_allocator *)given = (hr_custom_allocator){ .alloc = stub_alloc, .free = stub_free }; }
 #define init_hr_custom_allocator NULL
 static hr_status use_register_allocator(void *given) { return hr_allocator_register("bfc", given, NULL); } /* taken, so it can be repeated */
-INPUT(register_allocator, hr_custom_allocator, free, "hr_allocator_register", "set it to sizeof(hr_custom_allocator)", HR_ALREADY_EXISTS)
+INPUT(register_allocator, hr_custom_allocator, free, "hr_allocator_register", "call hr_custom_allocator_init first", HR_ALREADY_EXISTS)
 
 /* get_stats of a newer struct is not read from an older one. */
 static void test_older_custom_allocator_has_no_statistics(void)
@@ -440,12 +467,12 @@ static hr_status use_stats_json(void *given)
 	char text[8192];
 	return hr_stats_format_json(given, text, sizeof text) ? HR_OK : hr_last_status();
 }
-OUTPUT(allocator_stats, hr_stats, num_allocs, "hr_allocator_get_stats", "set it with hr_stats_init")
-OUTPUT(device_stats, hr_stats, num_allocs, "hr_device_get_stats", "set it with hr_stats_init")
-OUTPUT(memory_info, hr_memory_info, current, "hr_get_memory_info", "set it to sizeof(hr_memory_info)")
-OUTPUT(scope_end, hr_stats_scope, peak_bytes, "hr_stats_scope_end", "set it to sizeof(hr_stats_scope)")
-INPUT(stats_format, hr_stats, num_allocs, "hr_stats_format", "set it with hr_stats_init", HR_OK)
-INPUT(stats_json, hr_stats, num_allocs, "hr_stats_format_json", "set it with hr_stats_init", HR_OK)
+OUTPUT(allocator_stats, hr_stats, num_allocs, "hr_allocator_get_stats", "call hr_stats_init first")
+OUTPUT(device_stats, hr_stats, num_allocs, "hr_device_get_stats", "call hr_stats_init first")
+OUTPUT(memory_info, hr_memory_info, current, "hr_get_memory_info", "call hr_memory_info_init first")
+OUTPUT(scope_end, hr_stats_scope, peak_bytes, "hr_stats_scope_end", "call hr_stats_scope_init first")
+INPUT(stats_format, hr_stats, num_allocs, "hr_stats_format", "call hr_stats_init first", HR_OK)
+INPUT(stats_json, hr_stats, num_allocs, "hr_stats_format_json", "call hr_stats_init first", HR_OK)
 
 /* ---- Large Model Support ---- */
 
@@ -490,8 +517,8 @@ static hr_tensor shared_tensor(void)
 }
 static hr_status use_tensor_info(void *given) { return hr_tensor_get_info(shared_tensor(), given); }
 static hr_status use_lms_stats(void *given) { return shared_tensor().id ? hr_lms_get_stats(shared(), given) : HR_CORRUPT; }
-OUTPUT(tensor_info, hr_tensor_info, state, "hr_tensor_get_info", "set it to sizeof(hr_tensor_info)")
-OUTPUT(lms_stats, hr_lms_stats, num_tensors, "hr_lms_get_stats", "set it to sizeof(hr_lms_stats)")
+OUTPUT(tensor_info, hr_tensor_info, state, "hr_tensor_get_info", "call hr_tensor_info_init first")
+OUTPUT(lms_stats, hr_lms_stats, num_tensors, "hr_lms_get_stats", "call hr_lms_stats_init first")
 
 static double score(void *user, const hr_lms_candidate *candidate)
 {
@@ -501,7 +528,7 @@ static double score(void *user, const hr_lms_candidate *candidate)
 static void fill_hr_lms_policy(void *given) { *(hr_lms_policy *)given = (hr_lms_policy){ .score = score }; }
 #define init_hr_lms_policy NULL
 static hr_status use_register_policy(void *given) { return hr_lms_policy_register("lru", given, NULL); } /* taken, so it can be repeated */
-INPUT(register_policy, hr_lms_policy, score, "hr_lms_policy_register", "set it to sizeof(hr_lms_policy)", HR_ALREADY_EXISTS)
+INPUT(register_policy, hr_lms_policy, score, "hr_lms_policy_register", "call hr_lms_policy_init first", HR_ALREADY_EXISTS)
 
 static void test_policy_without_score(void)
 {
@@ -513,7 +540,7 @@ static void test_policy_without_score(void)
 
 static void init_hr_profiler_options(void *given, size_t struct_size)
 {
-	hr_profiler_options_init_sized(given, struct_size);
+	(void)!hr_profiler_options_init_sized(given, struct_size);
 	if (struct_size >= THROUGH(hr_profiler_options, step_count) && struct_size % 8 == 0 && struct_size <= STRUCT_MAX) {
 		((hr_profiler_options *)given)->step_count = 1;
 		((hr_profiler_options *)given)->steps[0] = (hr_profiler_steps){ 1, 1 };
@@ -709,7 +736,7 @@ static void test_null_structs(void)
 	still_works(a, 0);
 }
 
-TEST_MAIN(T(test_configure_cuda), T(test_configure_emulated), T(test_configure_simulated), T(test_device_get_info),
+TEST_MAIN(T(test_init_clears_the_struct_and_sets_its_size), T(test_configure_cuda), T(test_configure_emulated), T(test_configure_simulated), T(test_device_get_info),
           T(test_older_emulated_options_have_defaults), T(test_backend), T(test_allocator_create), T(test_set_oom_options), T(test_get_oom_options),
           T(test_embedded_oom_options), T(test_alloc), T(test_would_fit), T(test_older_request_in_a_context), T(test_would_fit_verdict), T(test_oom_verdict),
           T(test_allocation_info), T(test_region), T(test_register_allocator), T(test_older_custom_allocator_has_no_statistics), T(test_allocator_stats),

@@ -107,7 +107,7 @@ static void test_host_memory(void)
 	hr_tensor tensor;
 	hr_tensor_options tensor_options;
 	hr_profile_options options;
-	hr_set_lms_enabled(true);
+	CHECK_STATUS(HR_OK, hr_set_lms_enabled(true));
 	open_session(0);
 	hr_tensor_options_init(&tensor_options);
 	tensor_options.bytes = 1 << 20;
@@ -132,7 +132,7 @@ static void test_host_memory(void)
 	CHECK(!strstr(text, "somebody"));
 	unlink(path);
 	close_session();
-	hr_set_lms_enabled(false);
+	CHECK_STATUS(HR_OK, hr_set_lms_enabled(false));
 }
 
 TEST_MAIN(T(test_training), T(test_gradients), T(test_copy_on_write), T(test_host_memory))

@@ -27,6 +27,12 @@ def names_told():
     return told
 
 
+def names_in_header():
+    """The list under ENVIRONMENT in headroom.h."""
+    text = (ROOT / "include" / "headroom.h").read_text().split("* ENVIRONMENT\n", 1)[1].split("* RULES", 1)[0]
+    return set(re.findall(r"^ \*     ([A-Z_]+)=", text, re.M))
+
+
 class Table(unittest.TestCase):
     def test_all_that_is_read_is_told(self):
         read = names_read()
@@ -36,6 +42,9 @@ class Table(unittest.TestCase):
 
     def test_all_that_is_told_is_read(self):
         self.assertEqual(names_told() - set(names_read()), set(), "in docs/environment.md, and nothing reads it")
+
+    def test_the_header_lists_all_settings_of_the_library(self):
+        self.assertEqual(names_in_header(), {name for name in names_told() if name.startswith("HEADROOM_")})
 
 
 if __name__ == "__main__":

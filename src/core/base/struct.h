@@ -44,20 +44,20 @@ typedef struct hr__struct {
 	X(tensor_options, 56, bytes, "call hr_tensor_options_init first")                              \
 	X(profiler_options, 1048, step_count, "call hr_profiler_options_init first")                   \
 	X(request, 48, stream, "set it with HR_REQUEST()")                                             \
-	X(custom_allocator, 48, free, "set it to sizeof(hr_custom_allocator)")                         \
-	X(lms_policy, 32, score, "set it to sizeof(hr_lms_policy)")                                    \
-	X(device_info, 272, name, "set it to sizeof(hr_device_info)")                                  \
-	X(allocation_info, 64, address, "set it to sizeof(hr_allocation_info)")                        \
-	X(stats, 376, num_allocs, "set it with hr_stats_init")                                         \
-	X(memory_info, 24, current, "set it to sizeof(hr_memory_info)")                                \
-	X(region_info, 96, base, "set it to sizeof(hr_region_info)")                                   \
-	X(stats_scope, 40, peak_bytes, "set it to sizeof(hr_stats_scope)")                             \
-	X(verdict, 544, kind, "set it to sizeof(hr_verdict)")                                          \
-	X(tensor_info, 88, state, "set it to sizeof(hr_tensor_info)")                                  \
-	X(lms_stats, 288, num_tensors, "set it to sizeof(hr_lms_stats)")                               \
+	X(custom_allocator, 48, free, "call hr_custom_allocator_init first")                         \
+	X(lms_policy, 32, score, "call hr_lms_policy_init first")                                    \
+	X(device_info, 272, name, "call hr_device_info_init first")                                  \
+	X(allocation_info, 64, address, "call hr_allocation_info_init first")                        \
+	X(stats, 376, num_allocs, "call hr_stats_init first")                                         \
+	X(memory_info, 24, current, "call hr_memory_info_init first")                                \
+	X(region_info, 96, base, "call hr_region_info_init first")                                   \
+	X(stats_scope, 40, peak_bytes, "call hr_stats_scope_init first")                             \
+	X(verdict, 544, kind, "call hr_verdict_init first")                                          \
+	X(tensor_info, 88, state, "call hr_tensor_info_init first")                                  \
+	X(lms_stats, 288, num_tensors, "call hr_lms_stats_init first")                               \
 	X(custom_stats, 32, bytes_reserved, "the library sets it")                                     \
 	X(lms_candidate, 64, tensor, "the library sets it")                                            \
-	X(backend, 280, type, "set it to sizeof(hr_backend)")
+	X(backend, 280, type, "call hr_backend_init first")
 
 /* The structs of libheadroom that never grow: name without hr_, size. They have no struct_size, or are elements of arrays. */
 #define HR__FIXED_STRUCTS(X) \

@@ -399,7 +399,7 @@ static hr_status fail_no_room(hr__lms *lms, const hr_pin *pins, size_t count, bo
 		                   who, hr__sizes_text(&demand.own, 1).text[0], list, hr__format_size((uint64_t)idle, more, sizeof more));
 	hr_stats stats;
 	hr_stats_init(&stats);
-	hr_allocator_get_stats(lms->handle, &stats);
+	(void)!hr_allocator_get_stats(lms->handle, &stats); /* zeros if it fails */
 	int64_t plain = stats.bytes_in_use - hr__load_relaxed(&lms->resident);
 	uint64_t unit = lms->allocator->page ? lms->allocator->page : lms->allocator->granularity, least;
 	uint64_t other = demand.unevictable + (never ? 0 : demand.pinned) + (uint64_t)(plain > 0 ? plain : 0);

@@ -291,7 +291,7 @@ static hr_status queue_job(const hr__task *task, const struct op_memory *memory,
 	*queued = !status;
 	if (!status) status = hr__stage_out(session, &stage);
 	hr__stage_end(session, &stage);
-	if (*queued && status && memory->recorded) hr_stream_synchronize(session->handle, session->stream); /* the job writes to [took] */
+	if (*queued && status && memory->recorded) (void)!hr_stream_synchronize(session->handle, session->stream); /* the job writes to [took] */
 	if (status || !memory->recorded) return status;
 	status = hr_stream_synchronize(session->handle, session->stream);
 	if (!status) tell_op(task, HR__EVENT_OP_END, took);

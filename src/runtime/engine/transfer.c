@@ -39,7 +39,7 @@ static hr_status fetch(const hr__value *value, void *to, size_t bytes)
 	if (status) return status;
 	status = hr_stream_copy(session->handle, to, from, bytes, HR_COPY_TO_HOST, session->stream);
 	hr_status left = let_go(value->buffer, HR_READ, session->stream);
-	if (!status && left) hr_stream_synchronize(session->handle, session->stream); /* the copy must not outlast the call */
+	if (!status && left) (void)!hr_stream_synchronize(session->handle, session->stream); /* the copy must not outlast the call */
 	return status ? status : left;
 }
 

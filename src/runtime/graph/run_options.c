@@ -108,7 +108,7 @@ static hr_status begin_log(hr_allocator allocator, const hr_run_options *options
 static void end_log(hr_allocator allocator)
 {
 	struct logged *log = take_log_switch(allocator);
-	if (!--log->runs) hr_allocator_set_oom_options(allocator, &log->before);
+	if (!--log->runs) (void)!hr_allocator_set_oom_options(allocator, &log->before);
 	leave_log_switch(log);
 }
 

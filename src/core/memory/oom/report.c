@@ -434,7 +434,7 @@ static uint64_t make(hr__allocator *allocator, const hr_request *request, const 
 	hr_stats_init(&stats);
 	/* The functions of a custom allocator are the user's, so they are called before any lock is acquired. */
 	bool asked = hr__verdict_ask_custom(allocator, &custom);
-	hr_allocator_get_stats((hr_allocator){ allocator->id }, &stats);
+	(void)!hr_allocator_get_stats((hr_allocator){ allocator->id }, &stats); /* zeros if it fails */
 
 	hr__lock_take(&hr__report_lock);
 	uint64_t id = hr__load_relaxed(&sequence) + 1;
