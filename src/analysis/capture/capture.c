@@ -399,7 +399,7 @@ static hr_status take_second_alloc(capture_reading *r, const hr__event *e, uint3
 	*again = is_told_again(r, r->live.slots[slot].item - 1, site, e);
 	if (r->stream->strict) {
 		hr__fail(HR_BAD_FORMAT, "block %llu is allocated while it is live; free it first or give the new one another id",
-		         (unsigned long long)e->address);
+		         (unsigned long long)e->address2);
 		return r->stream->fail(r->stream, HR_BAD_FORMAT);
 	}
 	skip(r, *again);
@@ -433,9 +433,9 @@ static hr_status check_block(const capture_reading *r, const hr__event *e, bool 
 	uint64_t allocated = known ? allocation_at(r, r->live.slots[slot].item - 1)->bytes : 0;
 	if (known && (e->bytes == 0 || e->bytes == allocated)) return HR_OK;
 	if (!known)
-		hr__fail(HR_BAD_FORMAT, "block %llu is %s but not live: freed already, or never allocated", (unsigned long long)e->address, verb);
+		hr__fail(HR_BAD_FORMAT, "block %llu is %s but not live: freed already, or never allocated", (unsigned long long)e->address2, verb);
 	else
-		hr__fail(HR_BAD_FORMAT, "block %llu is %s with %llu bytes, but was allocated with %llu", (unsigned long long)e->address, verb,
+		hr__fail(HR_BAD_FORMAT, "block %llu is %s with %llu bytes, but was allocated with %llu", (unsigned long long)e->address2, verb,
 		         (unsigned long long)e->bytes, (unsigned long long)allocated);
 	return r->stream->fail(r->stream, HR_BAD_FORMAT);
 }
@@ -450,7 +450,8 @@ static hr_status take_free(capture_reading *r, const hr__event *e)
 	if (status) return status;
 	if (!known) {
 		device_of(r, allocator)->unknown_frees++;
-		skip(r, !(r->heard[e->thread] & HEARD) || r->stream->format != HR__FORMAT_HEADROOM); /* true if the thread was inside this free when the recording began */
+		/* The thread may have been inside this free when the recording began; other programs' recordings do not list existing blocks. */
+		skip(r, !(r->heard[e->thread] & HEARD) || r->stream->format != HR__FORMAT_HEADROOM);
 	}
 	return end_tensors(r, hr__lives_release(&r->lives, &life));
 }
@@ -773,6 +774,7 @@ static hr_status make_rest(capture_reading *r)
 	if (r->plan_mark == HR_NAME_OTHER) r->plan_mark = HR_NAME_NONE; /* the name table is full */
 	r->step = HR__NONE;
 	r->last_site = HR__NONE;
+	r->begun = r->stream->format != HR__FORMAT_HEADROOM; /* only Headroom's recordings begin with a list of blocks */
 	return status;
 }
 

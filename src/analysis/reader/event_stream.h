@@ -15,7 +15,8 @@ struct hr__event_stream {
 	 * event. */
 	hr__trace_summary summary;
 	hr__trace_format format;
-	bool strict; /* an inconsistent event is an error, because such a file starts with its program and loses nothing */
+	bool strict; /* an inconsistent event is an error, because such a file starts with its program and loses nothing. address2 of an
+	              * event is the id of its block in the file, for messages */
 	bool gzip;
 	uint64_t late; /* events whose time was before that of the event before them: they got that time */
 	uint64_t empty; /* allocations of 0 bytes, left out */

@@ -9,6 +9,7 @@
 #include "core/base/text.h"
 #include "core/os/os.h"
 #include "analysis/table/table_write.h"
+#include "analysis/view/missing.h"
 #include "analysis/view/view.h"
 
 #define WIDTH_USUAL 100u
@@ -395,6 +396,7 @@ static void write_trace(const hr__profile *p, const char *path, hr__json *json)
 	hr__json_key(json, "trace");
 	hr__json_object(json);
 	hr__json_field_string(json, "path", path);
+	hr__json_field_string(json, "format", hr__trace_format_name(c->format));
 	hr__json_field_bool(json, "complete", c->complete);
 	hr__json_field_uint(json, "lost", c->lost);
 	hr__json_field_bool(json, "limited", c->limited);
@@ -458,10 +460,21 @@ void hr__profile_warn_of_names(uint64_t other_names, hr__text_out *out)
 	hr__text_paragraph(out, line);
 }
 
+/* A recording that starts in the middle of a run frees blocks that it does not know. In Headroom's own recordings that is an event that
+ * makes no sense, because they begin with a list of all blocks. */
+static uint64_t count_unknown_frees(const hr__capture *c)
+{
+	uint64_t count = 0;
+	for (uint32_t i = 0; i < c->device_count && c->format != HR__FORMAT_HEADROOM; i++) count += c->devices[i].unknown_frees;
+	return count;
+}
+
 /* Warnings about an incomplete trace come first. */
 static void write_warnings(const hr__profile *p, hr__text_out *out)
 {
 	const hr__capture *c = p->capture;
+	const char *missing = hr__view_missing(c, p->options.view);
+	uint64_t unknown = count_unknown_frees(c);
 	char count[32], line[128];
 	if (!c->complete) hr__text_paragraph(out, "The recording did not end in an orderly way; what there is up to then is shown.");
 	if (c->limited) hr__text_paragraph(out, "The recording ended when its file had reached the limit of its size; what came later is not in it.");
@@ -471,8 +484,15 @@ static void write_warnings(const hr__profile *p, hr__text_out *out)
 	snprintf(line, sizeof line, "%s event%s no sense and %s skipped.", hr__format_count(c->skipped, count, sizeof count),
 	         c->skipped == 1 ? " makes" : "s make", c->skipped == 1 ? "was" : "were");
 	if (c->skipped) hr__text_paragraph(out, line);
+	snprintf(line, sizeof line, "%s free%s of blocks from before the recording began %s left out.", hr__format_count(unknown, count, sizeof count),
+	         hr__plural(unknown), unknown == 1 ? "is" : "are");
+	if (unknown) hr__text_paragraph(out, line);
+	snprintf(line, sizeof line, "%s event%s a time before that of the event before them, and %s moved to that time.",
+	         hr__format_count(c->late, count, sizeof count), c->late == 1 ? " has" : "s have", c->late == 1 ? "is" : "are");
+	if (c->late) hr__text_paragraph(out, line);
 	hr__profile_warn_of_names(c->other_names, out);
-	if (!c->complete || c->limited || c->lost || c->skipped || c->other_names) hr__text_print(out, "\n");
+	if (missing) hr__text_paragraph(out, missing);
+	if (!c->complete || c->limited || c->lost || c->skipped || c->other_names || unknown || c->late || missing) hr__text_print(out, "\n");
 }
 
 static hr_status write_text(const hr__profile *p, hr_profile_writer write, void *context)
