@@ -144,7 +144,7 @@ class Devices(CommandTest):
         for text in ("HEADROOM_EMULATED is ignored", "lots", "HEADROOM_THREADS is ignored"):
             self.assertIn(text, result.stderr)
 
-    def test_an_emulated_gpu_is_not_silent(self):
+    def test_the_demo_says_that_its_gpu_is_emulated(self):
         if Path("/dev/nvidiactl").exists():
             self.skipTest("this machine has a card")
         for command in (("devices",), ("demo", "--steps", "1", "--out", self.folder.name + "/demo")):

@@ -412,7 +412,7 @@ static void stitching_joins(void)
 	}
 }
 
-static void test_stitching_joins_free_pages_and_leaves_live_blocks_alone(void)
+static void test_stitching_joins_free_pages_and_does_not_touch_live_blocks(void)
 {
 	on_each_device(stitching_joins);
 }
@@ -459,4 +459,4 @@ TEST_MAIN(T(test_statistics_and_contents_agree_after_every_step), T(test_memory_
           T(test_requests_are_refused_at_the_limit_and_not_before), T(test_caches_serve_small_blocks_and_give_way),
           T(test_trim_gives_back_what_is_free_and_nothing_else), T(test_closing_gives_everything_back_in_the_middle_of_work),
           T(test_memory_reused_on_another_stream_holds_what_each_wrote), T(test_blocks_may_be_freed_on_another_stream),
-          T(test_stitching_joins_free_pages_and_leaves_live_blocks_alone), T(test_stitching_waits_for_work_on_the_pages))
+          T(test_stitching_joins_free_pages_and_does_not_touch_live_blocks), T(test_stitching_waits_for_work_on_the_pages))

@@ -50,7 +50,7 @@ static void clock_goes_forward(void)
 	if (device->physical->table->compute) CHECK_GE(after - before, 1000000);
 }
 
-static void test_clock_goes_forward_by_the_work_done(void)
+static void test_the_clock_advances_by_the_work_done(void)
 {
 	on_each_device(clock_goes_forward);
 }
@@ -447,7 +447,7 @@ static void test_host_pages_take_turns_at_an_address(void)
 	on_each_device(host_pages_take_turns_at_an_address);
 }
 
-TEST_MAIN(T(test_info_agrees_with_the_device), T(test_clock_goes_forward_by_the_work_done),
+TEST_MAIN(T(test_info_agrees_with_the_device), T(test_the_clock_advances_by_the_work_done),
           T(test_pool_hands_out_exactly_the_limit), T(test_plain_memory_counts_against_the_same_limit),
           T(test_idle_pages_make_way_for_plain_memory), T(test_copies_and_fills_carry_bytes), T(test_remapping_keeps_bytes),
           T(test_many_pages_are_mapped_in_one_call), T(test_bad_work_is_refused), T(test_misuse_of_pages_is_caught),

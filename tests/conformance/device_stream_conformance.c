@@ -220,7 +220,7 @@ static void events_are_many(void)
 	}
 }
 
-static void test_events_are_as_many_as_asked_for(void)
+static void test_the_number_of_events_is_the_requested_one(void)
 {
 	on_each_device(events_are_many);
 }
@@ -314,7 +314,7 @@ static void marks_are_many(void)
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
 }
 
-static void test_marks_are_remembered_until_there_are_too_many(void)
+static void test_the_latest_marks_are_kept(void)
 {
 	on_each_device(marks_are_many);
 }
@@ -555,7 +555,7 @@ static void test_every_backend_call_may_fail_and_nothing_leaks(void)
 	}
 }
 
-static void test_a_device_that_fails_for_good_leaks_nothing(void)
+static void test_a_device_that_fails_permanently_leaks_nothing(void)
 {
 	unsetenv("FAKE_CUDA_CHECK"); /* only our own leaks: pages that the driver refuses to release remain in it */
 	for (size_t i = 0; i < SUBJECTS; i++) {
@@ -601,8 +601,8 @@ static void test_every_system_call_may_fail_and_nothing_leaks(void)
 
 TEST_MAIN(T(test_streams_come_and_go), T(test_imported_streams_are_known_by_one_number), T(test_a_stream_keeps_order),
           T(test_a_stream_waits_for_another), T(test_order_covers_what_was_freed_before), T(test_events_mark_moments),
-          T(test_events_are_as_many_as_asked_for), T(test_marks_are_waited_for_and_not_what_follows),
-          T(test_marks_are_remembered_until_there_are_too_many), T(test_host_calls_run_in_order_and_none_is_lost),
+          T(test_the_number_of_events_is_the_requested_one), T(test_marks_are_waited_for_and_not_what_follows),
+          T(test_the_latest_marks_are_kept), T(test_host_calls_run_in_order_and_none_is_lost),
           T(test_threads_with_streams_do_not_mix), T(test_memory_reused_across_streams_is_never_touched_by_two),
-          T(test_every_backend_call_may_fail_and_nothing_leaks), T(test_a_device_that_fails_for_good_leaks_nothing),
+          T(test_every_backend_call_may_fail_and_nothing_leaks), T(test_a_device_that_fails_permanently_leaks_nothing),
           T(test_every_system_call_may_fail_and_nothing_leaks))

@@ -208,7 +208,7 @@ static void test_fork_of_a_process_with_cuda(void)
 	CHECK_STR(info_of("GPU:0").backend, "cuda");
 }
 
-static void test_programs_that_want_no_gpu_do_not_wake_the_driver(void)
+static void test_programs_that_use_no_gpu_do_not_start_the_driver(void)
 {
 	load_driver("whole");
 	CHECK_STR(info_of("CPU:0").backend, "cpu");
@@ -781,7 +781,7 @@ static void test_every_driver_call_may_fail_and_nothing_leaks(void)
 
 TEST_MAIN(T(test_no_driver), T(test_driver_that_is_too_old), T(test_driver_that_does_not_start), T(test_driver_without_a_card),
           T(test_card_that_is_forbidden), T(test_switched_off), T(test_fork_of_a_process_with_cuda),
-          T(test_programs_that_want_no_gpu_do_not_wake_the_driver), T(test_emulated_devices_keep_a_name),
+          T(test_programs_that_use_no_gpu_do_not_start_the_driver), T(test_emulated_devices_keep_a_name),
           T(test_emulated_device_in_use_keeps_its_name), T(test_card_is_described), T(test_page_size_is_a_setting),
           T(test_card_without_virtual_memory), T(test_limit_above_what_is_free), T(test_pinned_memory_refused),
           T(test_errors_carry_cudas_names), T(test_unmapping_takes_whole_mappings_of_several_calls),

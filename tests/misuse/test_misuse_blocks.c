@@ -122,7 +122,7 @@ static void test_free_on_a_stream_that_never_was(void)
 	still_works(a, 1);
 }
 
-static void test_free_of_null_is_no_mistake(void)
+static void test_free_of_null_is_allowed(void)
 {
 	hr_allocator a = allocator();
 	CHECK_STATUS(HR_OK, hr_free(a, NULL, 0));
@@ -206,7 +206,7 @@ static void test_alloc_of_more_than_there_is(void)
 	still_works(a, 1);
 }
 
-static void test_alignment_that_is_no_power_of_two(void)
+static void test_alignment_that_is_not_a_power_of_two(void)
 {
 	hr_allocator a = allocator();
 	hr_request request = HR_REQUEST(100);
@@ -307,7 +307,7 @@ static void test_alloc_on_a_destroyed_stream(void)
 
 /* ---- queries of blocks ---- */
 
-static void test_info_about_what_is_no_block(void)
+static void test_info_about_an_address_without_a_block(void)
 {
 	hr_allocator a = allocator();
 	hr_allocation_info info = { .struct_size = sizeof info };
@@ -333,7 +333,7 @@ static void test_info_without_struct_size(void)
 	still_works(a, 1);
 }
 
-static void test_record_stream_of_what_is_no_block(void)
+static void test_record_stream_of_an_address_without_a_block(void)
 {
 	hr_allocator a = allocator();
 	void *block = block_of(a, 100);
@@ -466,13 +466,13 @@ static void test_custom_allocator_above_its_limit(void)
 TEST_MAIN(T(test_double_free_of_a_large_block), T(test_double_free_of_a_block_in_the_cache), T(test_double_free_after_a_trim),
           T(test_double_free_with_a_direct_allocator), T(test_free_of_an_interior_pointer), T(test_free_of_the_end_of_a_block),
           T(test_free_of_memory_from_malloc), T(test_free_of_a_variable), T(test_free_with_another_allocator),
-          T(test_free_after_close), T(test_free_on_a_stream_that_never_was), T(test_free_of_null_is_no_mistake),
+          T(test_free_after_close), T(test_free_on_a_stream_that_never_was), T(test_free_of_null_is_allowed),
           T(test_alloc_after_close), T(test_alloc_with_a_zero_handle), T(test_alloc_with_a_made_up_handle),
           T(test_alloc_of_zero_bytes), T(test_alloc_of_size_max), T(test_alloc_of_a_byte_too_many),
-          T(test_alloc_of_more_than_there_is), T(test_alignment_that_is_no_power_of_two), T(test_alignment_that_is_too_large),
+          T(test_alloc_of_more_than_there_is), T(test_alignment_that_is_not_a_power_of_two), T(test_alignment_that_is_too_large),
           T(test_alignment_that_no_address_has), T(test_request_without_struct_size), T(test_null_request), T(test_null_out),
-          T(test_alloc_on_a_stream_that_never_was), T(test_alloc_on_a_destroyed_stream), T(test_info_about_what_is_no_block),
-          T(test_info_without_struct_size), T(test_record_stream_of_what_is_no_block),
+          T(test_alloc_on_a_stream_that_never_was), T(test_alloc_on_a_destroyed_stream), T(test_info_about_an_address_without_a_block),
+          T(test_info_without_struct_size), T(test_record_stream_of_an_address_without_a_block),
           T(test_custom_allocator_that_gives_a_misaligned_address), T(test_custom_allocator_that_gives_null),
           T(test_custom_allocator_that_gives_an_address_twice), T(test_custom_allocator_that_cannot_allocate),
           T(test_custom_allocator_that_cannot_free), T(test_custom_allocator_above_its_limit))

@@ -352,7 +352,7 @@ static void test_custom_allocator_registered_twice(void)
 	EXPECT(HR_ALREADY_EXISTS, hr_allocator_register("direct", &sound, NULL), "there is an allocator kind \"direct\" already");
 }
 
-static void test_custom_allocator_that_is_not_whole(void)
+static void test_incomplete_custom_allocator(void)
 {
 	hr_custom_allocator table = sound;
 	table.alloc = NULL;
@@ -699,7 +699,7 @@ TEST_MAIN(T(test_device_name_that_cannot_be_read), T(test_device_that_is_not_the
           T(test_no_room_for_an_allocator_that_does_not_grow), T(test_null_for_an_allocator), T(test_one_allocator_too_many),
           T(test_a_request_a_byte_above_the_limit), T(test_a_full_allocator_on_an_empty_device), T(test_close_with_live_blocks), T(test_close_of_the_default_allocator), T(test_double_close),
           T(test_every_use_of_a_closed_allocator), T(test_custom_allocator_registered_twice),
-          T(test_custom_allocator_that_is_not_whole), T(test_custom_allocator_with_a_bad_name),
+          T(test_incomplete_custom_allocator), T(test_custom_allocator_with_a_bad_name),
           T(test_one_custom_allocator_too_many), T(test_custom_allocator_that_cannot_be_opened), T(test_stats_without_struct_size),
           T(test_stats_of_an_older_program_are_cut), T(test_region_that_is_not_there), T(test_getters_of_a_gpu_that_is_not_there),
           T(test_scope_end_without_begin), T(test_scope_end_on_another_device), T(test_scope_end_without_struct_size),

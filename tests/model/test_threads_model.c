@@ -280,7 +280,7 @@ static void test_threads_that_hand_blocks_over_leave_nothing_behind(void)
 	}
 }
 
-static void test_threads_in_want_of_memory_leave_nothing_behind(void)
+static void test_threads_that_run_out_of_memory_leak_nothing(void)
 {
 	static crew c;
 	for (unsigned workers = 2; workers <= THREADS_MAX; workers *= 2) {
@@ -393,7 +393,7 @@ static void seesaw_with(unsigned threads, uint64_t block, uint64_t climbs)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-static void test_threads_whose_highs_do_not_fall_together_have_one_peak(void)
+static void test_threads_with_peaks_at_different_times_have_one_peak(void)
 {
 	for (unsigned threads = 2; threads <= THREADS_MAX; threads *= 2) {
 		seesaw_with(threads, 4 * KIB, hr_test_scaled(2000));
@@ -694,11 +694,11 @@ static void test_memory_freed_on_one_stream_is_safe_on_another(void)
 }
 
 TEST_MAIN(T_WITHIN(test_threads_that_hand_blocks_over_leave_nothing_behind, 120),
-          T_WITHIN(test_threads_in_want_of_memory_leave_nothing_behind, 120),
+          T_WITHIN(test_threads_that_run_out_of_memory_leak_nothing, 120),
           T_WITHIN(test_threads_without_pages_leave_nothing_behind, 120),
           T_WITHIN(test_threads_on_two_allocators_of_a_device_leave_nothing_behind, 120),
           T_WITHIN(test_threads_never_share_a_byte, 120),
-          T_WITHIN(test_threads_whose_highs_do_not_fall_together_have_one_peak, 120),
+          T_WITHIN(test_threads_with_peaks_at_different_times_have_one_peak, 120),
           T_WITHIN(test_of_two_threads_that_free_a_block_one_loses, 120),
           T_WITHIN(test_a_thread_may_end_while_its_allocator_closes, 120), T_WITHIN(test_threads_live_through_a_shutdown, 120),
           T_WITHIN(test_a_second_allocator_may_come_while_the_first_is_used, 120),

@@ -96,7 +96,7 @@ static void check_entries_of(const char *kind)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-static void test_entries_say_what_was_asked_and_by_whom(void)
+static void test_entries_have_the_request_and_its_names(void)
 {
 	check_entries_of("bfc");
 	check_entries_of("direct");
@@ -114,7 +114,7 @@ static void test_the_newest_entries_are_kept(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-static void test_addresses_are_told_as_asked(void)
+static void test_addresses_are_reported_as_the_option_says(void)
 {
 	for (int address = HR_LOG_NO_ADDRESS; address <= HR_LOG_REAL_ADDRESS; address++) {
 		hr_oom_options options = logging(10, 1);
@@ -495,7 +495,7 @@ static void test_scopes_must_balance(void)
 	CHECK_EQ(hr_name_scope_current(), HR_NAME_NONE); /* hr_shutdown ended the scope */
 }
 
-TEST_MAIN(T(test_entries_say_what_was_asked_and_by_whom), T(test_the_newest_entries_are_kept), T(test_addresses_are_told_as_asked),
+TEST_MAIN(T(test_entries_have_the_request_and_its_names), T(test_the_newest_entries_are_kept), T(test_addresses_are_reported_as_the_option_says),
           T(test_sampling_is_fair_to_every_size), T(test_sampled_operations_are_independent_of_those_around_them),
           T(test_distances_between_sampled_operations_are_geometric), T(test_a_log_of_allocations_only_has_no_frees), T(test_a_rate_of_0_logs_nothing_and_1_everything),
           T(test_entries_of_all_threads_are_merged_by_time),

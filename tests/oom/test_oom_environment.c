@@ -119,7 +119,7 @@ static void test_what_is_there_is_never_written_over(void)
 	remove_folder();
 }
 
-static void test_what_cannot_be_written_is_told_with_the_error(void)
+static void test_a_failed_write_is_in_the_message_of_the_error(void)
 {
 	hr_oom_report report;
 	make_folder();
@@ -133,7 +133,7 @@ static void test_what_cannot_be_written_is_told_with_the_error(void)
 	remove_folder();
 }
 
-static void test_a_path_that_is_too_long_is_told_with_the_error(void)
+static void test_a_path_that_is_too_long_is_reported_with_the_error(void)
 {
 	static char path[10000];
 	memset(path, 'x', sizeof path - 1);
@@ -171,7 +171,7 @@ static void test_a_failing_disk_leaves_no_half_report(void)
 
 /* ---- number of files ---- */
 
-static void test_a_process_writes_16_files_and_says_why_not_more(void)
+static void test_a_process_writes_16_report_files_and_explains_the_limit(void)
 {
 	hr_oom_report report;
 	char path[256], expected[256];
@@ -240,7 +240,7 @@ static void test_a_file_costs_no_more_for_those_that_are_there(void)
 	remove_folder();
 }
 
-static void test_the_report_knows_why_it_is_in_no_file(void)
+static void test_the_report_has_the_reason_why_it_is_in_no_file(void)
 {
 	hr_oom_report report;
 	char path[256];
@@ -303,7 +303,7 @@ static void test_reports_on_the_standard_error_are_whole(void)
 	remove_folder();
 }
 
-static void test_a_closed_standard_error_kills_nobody(void)
+static void test_a_closed_standard_error_does_not_kill_the_process(void)
 {
 	int ends[2];
 	CHECK_EQ(pipe(ends), 0);
@@ -358,9 +358,9 @@ static void test_a_report_can_be_saved_to_a_new_file(void)
 }
 
 TEST_MAIN(T(test_a_file_is_written_for_each_event), T(test_a_percent_p_is_the_number_of_the_process),
-          T(test_what_is_there_is_never_written_over), T(test_what_cannot_be_written_is_told_with_the_error),
-          T(test_a_path_that_is_too_long_is_told_with_the_error),
-          T(test_a_failing_disk_leaves_no_half_report), T(test_a_process_writes_16_files_and_says_why_not_more),
+          T(test_what_is_there_is_never_written_over), T(test_a_failed_write_is_in_the_message_of_the_error),
+          T(test_a_path_that_is_too_long_is_reported_with_the_error),
+          T(test_a_failing_disk_leaves_no_half_report), T(test_a_process_writes_16_report_files_and_explains_the_limit),
           T(test_the_number_of_files_can_be_set), T(test_a_number_of_files_that_is_none_is_the_default),
-          T(test_a_file_costs_no_more_for_those_that_are_there), T(test_the_report_knows_why_it_is_in_no_file), T(test_reports_on_the_standard_error_are_whole),
-          T(test_a_closed_standard_error_kills_nobody), T(test_a_report_can_be_saved_to_a_new_file))
+          T(test_a_file_costs_no_more_for_those_that_are_there), T(test_the_report_has_the_reason_why_it_is_in_no_file), T(test_reports_on_the_standard_error_are_whole),
+          T(test_a_closed_standard_error_does_not_kill_the_process), T(test_a_report_can_be_saved_to_a_new_file))

@@ -212,7 +212,7 @@ static void churn_or_look(void *argument, unsigned index)
 	}
 }
 
-static void test_holders_can_be_asked_for_while_threads_allocate(void)
+static void test_holders_can_be_read_while_threads_allocate(void)
 {
 	void *block;
 	open_device();
@@ -227,7 +227,7 @@ static void test_holders_can_be_asked_for_while_threads_allocate(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-static void test_mistakes_are_told(void)
+static void test_mistakes_are_reported(void)
 {
 	size_t found;
 	hr_holder holder;
@@ -243,5 +243,5 @@ static void test_mistakes_are_told(void)
 }
 
 TEST_MAIN(T(test_holders_of_bfc_are_the_sum_over_blocks), T(test_holders_of_direct_are_the_sum_over_blocks),
-          T(test_holders_of_a_custom_allocator_are_the_sum_over_blocks), T(test_holders_can_be_asked_for_while_threads_allocate),
-          T(test_mistakes_are_told))
+          T(test_holders_of_a_custom_allocator_are_the_sum_over_blocks), T(test_holders_can_be_read_while_threads_allocate),
+          T(test_mistakes_are_reported))

@@ -361,7 +361,7 @@ static void test_the_callback_is_called_once_and_the_message_stays(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-static void test_no_report_is_made_where_nobody_asked_for_one(void)
+static void test_no_report_is_made_without_the_option(void)
 {
 	hr_allocator allocator = open_allocator(64 * MIB, NULL), silent;
 	hr_oom_report none;
@@ -417,5 +417,5 @@ static void test_a_child_of_a_fork_starts_anew(void)
 TEST_MAIN(T(test_a_report_has_everything_in_it), T(test_a_report_needs_no_memory_and_no_long_hold),
           T(test_a_report_is_made_when_every_call_of_the_system_fails), T(test_eight_threads_that_fail_at_once_have_a_report_each),
           T(test_a_report_that_is_overwritten_is_gone_as_a_whole), T(test_the_last_sixteen_are_kept),
-          T(test_the_callback_is_called_once_and_the_message_stays), T(test_no_report_is_made_where_nobody_asked_for_one),
+          T(test_the_callback_is_called_once_and_the_message_stays), T(test_no_report_is_made_without_the_option),
           T(test_a_child_of_a_fork_starts_anew))

@@ -1014,7 +1014,7 @@ static hr_status custom_stats(void *state, hr_custom_stats *stats)
 	return HR_OK;
 }
 
-static void test_a_custom_allocator_is_judged_by_what_it_says(void)
+static void test_the_verdict_on_a_custom_allocator_uses_its_statistics(void)
 {
 	hr_custom_allocator table = { .struct_size = sizeof table, .alloc = custom_alloc, .free = custom_free };
 	void *block;
@@ -1122,7 +1122,7 @@ static hr_stats stats_of_mine(void)
 	return stats;
 }
 
-static void test_what_fits_with_lms_fits_by_moving_as_much_as_was_said(void)
+static void test_a_request_that_fits_with_lms_moves_as_much_as_the_verdict_says(void)
 {
 	for (uint64_t halves = 1; halves <= 7; halves++) {
 		void *block;
@@ -1197,8 +1197,8 @@ static void test_a_full_host_is_named_and_so_is_what_is_off(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-TEST_MAIN(T(test_what_fits_with_lms_fits_by_moving_as_much_as_was_said), T(test_pages_of_fixed_tensors_count_when_they_could_leave),
-          T(test_a_full_host_is_named_and_so_is_what_is_off), T(test_a_direct_allocator_is_judged_by_what_the_device_has), T(test_a_custom_allocator_is_judged_by_what_it_says),
+TEST_MAIN(T(test_a_request_that_fits_with_lms_moves_as_much_as_the_verdict_says), T(test_pages_of_fixed_tensors_count_when_they_could_leave),
+          T(test_a_full_host_is_named_and_so_is_what_is_off), T(test_a_direct_allocator_is_judged_by_what_the_device_has), T(test_the_verdict_on_a_custom_allocator_uses_its_statistics),
           T(test_raising_the_limit_as_advised_is_just_enough),
           T_WITHIN(test_a_verdict_is_what_the_model_says_and_the_engine_does, 300),
           T_WITHIN(test_a_verdict_on_a_device_without_pages_is_what_the_model_says, 300))

@@ -68,7 +68,7 @@ static void test_every_report_is_what_the_schema_says(void)
 	CHECK_EQ(system(command), 0);
 }
 
-static void test_the_log_alone_is_that_of_the_report(void)
+static void test_the_separate_log_equals_that_of_the_report(void)
 {
 	for (size_t i = 0; i < SAMPLES; i++) {
 		sample *made = samples[i].make();
@@ -109,7 +109,7 @@ static void test_times_are_dates(void)
 	}
 }
 
-static void test_addresses_are_told_only_when_they_are(void)
+static void test_the_map_has_addresses_only_if_the_option_allows_it(void)
 {
 	sample *made = report_of_training();
 	sample_text without = json_of(&made->report);
@@ -141,7 +141,7 @@ static void test_broken_numbers_are_written_all_the_same(void)
 	free(made);
 }
 
-static void test_a_sink_that_refuses_leaves_the_message_alone(void)
+static void test_a_sink_that_fails_keeps_the_message(void)
 {
 	sample *made = report_of_training();
 	sample_text whole = json_of(&made->report);
@@ -192,7 +192,7 @@ static void test_the_text_is_in_the_json(void)
 	}
 }
 
-TEST_MAIN(T_WITHIN(test_every_report_is_what_the_schema_says, 300), T(test_the_log_alone_is_that_of_the_report), T(test_times_are_dates),
-          T(test_addresses_are_told_only_when_they_are),
-          T(test_broken_numbers_are_written_all_the_same), T(test_a_sink_that_refuses_leaves_the_message_alone),
+TEST_MAIN(T_WITHIN(test_every_report_is_what_the_schema_says, 300), T(test_the_separate_log_equals_that_of_the_report), T(test_times_are_dates),
+          T(test_the_map_has_addresses_only_if_the_option_allows_it),
+          T(test_broken_numbers_are_written_all_the_same), T(test_a_sink_that_fails_keeps_the_message),
           T(test_the_text_is_in_the_json))

@@ -132,7 +132,7 @@ static void test_every_verdict_has_a_sentence(void)
 	free(made);
 }
 
-static void test_holders_who_did_not_say_are_no_table(void)
+static void test_holders_without_names_have_no_table(void)
 {
 	sample *made = report_of_nothing();
 	hr__report *report = &made->report;
@@ -258,7 +258,7 @@ static void test_regions_come_largest_first_and_not_too_many(void)
 
 /* ---- the log ---- */
 
-static void test_times_are_told_from_the_failure(void)
+static void test_times_are_relative_to_the_failure(void)
 {
 	static const struct {
 		uint64_t ns;
@@ -334,7 +334,7 @@ static void test_names_cannot_do_anything(void)
 	free(made);
 }
 
-static void test_any_bytes_are_harmless(void)
+static void test_arbitrary_bytes_are_handled(void)
 {
 	uint64_t state = hr_test_seed();
 	sample *made = report_of_training();
@@ -370,7 +370,7 @@ static void test_nothing_and_everything_are_text(void)
 	free(everything);
 }
 
-static void test_counts_beyond_the_arrays_are_not_believed(void)
+static void test_counts_beyond_the_arrays_are_refused(void)
 {
 	sample *made = report_of_everything();
 	hr__report *report = &made->report;
@@ -382,7 +382,7 @@ static void test_counts_beyond_the_arrays_are_not_believed(void)
 	free(made);
 }
 
-static void test_a_sink_that_refuses_is_told_of(void)
+static void test_a_sink_that_fails_is_reported(void)
 {
 	sample *made = report_of_training();
 	sample_text whole = text_of(&made->report);
@@ -398,10 +398,10 @@ static void test_a_sink_that_refuses_is_told_of(void)
 }
 
 TEST_MAIN(T(test_text_answers_in_the_order_of_the_questions), T(test_lines_fit_the_width), T(test_every_tier_names_its_setting),
-          T(test_every_verdict_has_a_sentence), T(test_holders_who_did_not_say_are_no_table),
+          T(test_every_verdict_has_a_sentence), T(test_holders_without_names_have_no_table),
           T(test_names_beyond_the_table_are_explained), T(test_holders_that_are_not_shown_are_summed), T(test_a_cell_shows_what_dominates_it),
           T(test_a_region_smaller_than_its_map), T(test_runs_that_overflow_are_drawn),
-          T(test_regions_come_largest_first_and_not_too_many), T(test_times_are_told_from_the_failure),
-          T(test_the_log_ends_with_the_failing_request), T(test_names_cannot_do_anything), T(test_any_bytes_are_harmless),
-          T(test_nothing_and_everything_are_text), T(test_counts_beyond_the_arrays_are_not_believed),
-          T(test_a_sink_that_refuses_is_told_of))
+          T(test_regions_come_largest_first_and_not_too_many), T(test_times_are_relative_to_the_failure),
+          T(test_the_log_ends_with_the_failing_request), T(test_names_cannot_do_anything), T(test_arbitrary_bytes_are_handled),
+          T(test_nothing_and_everything_are_text), T(test_counts_beyond_the_arrays_are_refused),
+          T(test_a_sink_that_fails_is_reported))

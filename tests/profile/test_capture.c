@@ -412,7 +412,7 @@ static void emit_limited(void)
 	}
 }
 
-static void test_limits_are_those_of_who_has_something(void)
+static void test_the_verdict_names_limits_that_exist(void)
 {
 	hr__capture *c = capture_of(emit_limited);
 	const hr__allocation *a = c->allocations;
@@ -446,7 +446,7 @@ static void test_live_is_what_is_there_after_a_change(void)
 }
 
 /* Not a test by itself: with HR_CAPTURE_SEEDS=fuzz/corpus/capture it writes inputs for fuzz_capture, one for each view. */
-static void test_seeds_for_the_fuzzer_are_good_traces(void)
+static void test_seeds_for_the_fuzzer_are_valid_traces(void)
 {
 	const char *folder = getenv("HR_CAPTURE_SEEDS");
 	size_t size;
@@ -526,7 +526,7 @@ static void test_flipped_bytes_give_an_answer_or_an_error(void)
 	free(bytes);
 }
 
-static void test_what_is_no_trace_is_refused(void)
+static void test_a_file_that_is_not_a_trace_is_refused(void)
 {
 	hr__capture *capture = NULL;
 	size_t size;
@@ -592,6 +592,6 @@ static void test_memory_follows_the_events(void)
 TEST_MAIN(T(test_events_become_allocations_ops_steps_and_moves), T(test_events_that_make_no_sense_are_skipped_and_counted),
           T(test_what_began_before_the_recording_makes_sense), T_WITHIN(test_a_recording_can_begin_while_threads_allocate, 240),
           T(test_steps_of_two_allocators_are_one), T(test_overlapping_steps_follow_each_other), T(test_a_step_that_is_never_ended_takes_no_others_in),
-          T(test_what_the_file_does_not_define_has_a_place_of_its_own), T(test_limits_are_those_of_who_has_something), T(test_live_is_what_is_there_after_a_change), T(test_seeds_for_the_fuzzer_are_good_traces),
+          T(test_what_the_file_does_not_define_has_a_place_of_its_own), T(test_the_verdict_names_limits_that_exist), T(test_live_is_what_is_there_after_a_change), T(test_seeds_for_the_fuzzer_are_valid_traces),
           T_WITHIN(test_a_trace_cut_at_any_byte_is_read_as_far_as_it_goes, 240), T_WITHIN(test_flipped_bytes_give_an_answer_or_an_error, 240),
-          T(test_what_is_no_trace_is_refused), T_WITHIN(test_memory_follows_the_events, 240))
+          T(test_a_file_that_is_not_a_trace_is_refused), T_WITHIN(test_memory_follows_the_events, 240))

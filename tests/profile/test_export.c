@@ -435,7 +435,7 @@ static void test_bad_formats_and_paths_are_refused(void)
 	remove_folder();
 }
 
-static void test_what_cannot_be_written_is_an_error_and_leaves_nothing(void)
+static void test_a_failed_write_is_an_error_and_leaves_no_file(void)
 {
 	hr__capture *capture = capture_of("refused");
 	CHECK_EQ(mkdir(in_folder("is_a_folder"), 0700), 0);
@@ -554,7 +554,7 @@ static void test_no_link_is_followed_at_any_moment(void)
 }
 
 /* Whatever a capture contains, its exports are written or refused. */
-static void test_damaged_traces_do_no_harm(void)
+static void test_damaged_traces_are_refused_or_read_safely(void)
 {
 	static const char *const kinds[] = { "hostile", "lms" };
 	uint64_t random = hr_test_seed(), made = 0;
@@ -759,9 +759,9 @@ static void test_recordings_of_one_second_have_a_session_each(void)
 
 static const hr_test tests[] = { T(test_formats_have_names), T(test_an_export_appears_whole),
 	                             T(test_bad_formats_and_paths_are_refused),
-	                             T(test_what_cannot_be_written_is_an_error_and_leaves_nothing),
+	                             T(test_a_failed_write_is_an_error_and_leaves_no_file),
 	                             T(test_a_full_disk_leaves_what_was_there), T(test_no_link_is_followed_at_any_moment),
-	                             T(test_damaged_traces_do_no_harm), T(test_many_allocators_and_devices),
+	                             T(test_damaged_traces_are_refused_or_read_safely), T(test_many_allocators_and_devices),
 	                             T(test_what_is_live_at_the_peak_of_each_device), T(test_the_peaks_of_many_devices_take_one_pass),
 	                             T(test_recordings_of_one_second_have_a_session_each) };
 

@@ -292,7 +292,7 @@ static void test_any_limit_gives_a_page(void)
 	close_place(&place);
 }
 
-static void test_a_page_that_cannot_be_written_is_said(void)
+static void test_a_page_that_cannot_be_written_is_an_error(void)
 {
 	struct place place;
 	hr__capture *capture;
@@ -381,7 +381,7 @@ static void test_whatever_call_fails_a_page_is_whole_or_not_there(void)
 int main(int argc, char **argv)
 {
 	static const hr_test tests[] = { T(test_names_cannot_leave_the_data), T(test_an_empty_trace_has_a_page),
-		                             T(test_any_limit_gives_a_page), T(test_a_page_that_cannot_be_written_is_said),
+		                             T(test_any_limit_gives_a_page), T(test_a_page_that_cannot_be_written_is_an_error),
 		                             T(test_only_its_user_can_read_a_page), T(test_a_page_that_fails_leaves_what_was_there),
 		                             T(test_whatever_call_fails_a_page_is_whole_or_not_there) };
 	if (argc == 4 && !strcmp(argv[1], "--trace")) return record(argv[2], argv[3]), 0;

@@ -203,7 +203,7 @@ static void test_the_argument_is_found_and_taken_out(void)
 	CHECK_EQ(options.step_count, 0);
 }
 
-static void test_bad_arguments_say_so_and_change_nothing(void)
+static void test_bad_arguments_are_errors_and_change_nothing(void)
 {
 	static const char *const bad[] = { "profile_steps=",    "profile_steps=0",     "profile_steps=1,,2",  "profile_steps=1,",   "profile_steps=3-2",
 		                               "profile_steps=-1",  "profile_steps=x",     "profile_steps=1;",    "profile_step=1",     "steps",
@@ -432,7 +432,7 @@ static void test_a_step_that_began_before_does_not_end_the_file_of_others(void)
 	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 3);
 }
 
-static void test_steps_that_never_come_are_told(void)
+static void test_steps_that_do_not_occur_are_reported(void)
 {
 	char missed[64];
 	hr_profiler_options options = fresh();
@@ -467,7 +467,7 @@ static void test_steps_that_never_come_are_told(void)
 	CHECK_EQ(hr_profiler_get_missed_steps(missed, sizeof missed), HR_PROFILER_STEPS_MAX * 42 - 1);
 }
 
-static void test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end(void)
+static void test_a_file_that_cannot_be_made_in_a_step_is_reported_at_the_end(void)
 {
 	char logs[256];
 	hr_profiler_options options = fresh();
@@ -560,7 +560,7 @@ static void test_a_killed_program_leaves_all_that_it_had_recorded(void)
 }
 
 /* A limit on the size of files simulates a full disk: the system refuses in the same way. */
-static void test_a_full_disk_loses_events_counts_them_and_the_program_goes_on(void)
+static void test_a_full_disk_loses_and_counts_events_and_the_program_continues(void)
 {
 	struct rlimit limit = { .rlim_cur = 6 << 20, .rlim_max = RLIM_INFINITY };
 	hr_profiler_options options = fresh();
@@ -589,7 +589,7 @@ static void test_a_full_disk_loses_events_counts_them_and_the_program_goes_on(vo
 	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 100000);
 }
 
-static void test_whatever_call_fails_the_program_goes_on(void)
+static void test_the_program_continues_whichever_call_fails(void)
 {
 	hr_profiler_options options = fresh();
 	options.compress = true;
@@ -655,7 +655,7 @@ static const char *last_session(void)
 	return name;
 }
 
-static void test_a_recording_is_left_for_tensorboard_when_asked(void)
+static void test_a_recording_is_exported_for_tensorboard_on_request(void)
 {
 	hr_profiler_options options = fresh();
 	size_t size;
@@ -726,7 +726,7 @@ static void test_shutdown_ends_the_recording(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_stop());
 }
 
-static void test_a_forked_child_leaves_the_recording_alone(void)
+static void test_a_forked_child_does_not_change_the_recording(void)
 {
 	int status;
 	open_allocator();
@@ -1040,18 +1040,18 @@ static void test_a_small_packed_file_takes_little_memory(void)
 	}
 }
 
-TEST_MAIN(T(test_the_argument_is_found_and_taken_out), T(test_bad_arguments_say_so_and_change_nothing),
+TEST_MAIN(T(test_the_argument_is_found_and_taken_out), T(test_bad_arguments_are_errors_and_change_nothing),
           T(test_a_run_leaves_one_file_with_everything), T(test_no_file_is_ever_written_over),
           T(test_start_twice_and_stop_without_start_are_refused),
           T(test_each_recording_is_stopped_by_its_own_stop), T(test_the_environments_recording_gives_way_and_is_not_stopped),
           T(test_a_directory_that_cannot_be_written_is_an_error_and_no_more),
           T(test_chosen_steps_are_recorded_and_no_others), T(test_a_step_that_began_before_does_not_end_the_file_of_others),
-          T(test_steps_that_never_come_are_told),
-          T(test_a_file_that_cannot_be_made_in_a_step_is_told_at_the_end),
+          T(test_steps_that_do_not_occur_are_reported),
+          T(test_a_file_that_cannot_be_made_in_a_step_is_reported_at_the_end),
           T(test_scopes_refusals_stitches_and_marks_are_recorded), T(test_a_killed_program_leaves_all_that_it_had_recorded),
-          T(test_a_full_disk_loses_events_counts_them_and_the_program_goes_on), T(test_whatever_call_fails_the_program_goes_on),
-          T(test_a_recording_is_left_for_tensorboard_when_asked),
-          T(test_shutdown_ends_the_recording), T(test_a_forked_child_leaves_the_recording_alone), T(test_packing_gives_back_every_byte),
+          T(test_a_full_disk_loses_and_counts_events_and_the_program_continues), T(test_the_program_continues_whichever_call_fails),
+          T(test_a_recording_is_exported_for_tensorboard_on_request),
+          T(test_shutdown_ends_the_recording), T(test_a_forked_child_does_not_change_the_recording), T(test_packing_gives_back_every_byte),
           T(test_what_is_unpacked_has_no_name_at_any_moment),
           T(test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused), T(test_a_file_that_unpacks_to_far_too_much_is_refused), T(test_a_small_packed_file_takes_little_memory),
           T(test_a_file_ends_at_its_limit), T(test_all_threads_end_at_the_limit), T(test_a_killed_program_leaves_the_note_of_its_limit),

@@ -222,7 +222,7 @@ class Run(Folder):
         self.assertEqual(self.events(self.folder / "t-step2.hrt"), 16)
         self.assertEqual(self.events(self.folder / "t-step4.hrt"), 48)
 
-    def test_steps_that_never_come_are_told(self):
+    def test_steps_that_do_not_occur_are_reported(self):
         for steps, missed, files in (("99", "99", []), ("2,10,100-103", "10,100-103", ["t-step2.hrt"])):
             result = self.run_recorded("--trace", self.folder / "t.hrt", "--steps", steps, program=TRAIN + ["", "3"])
             self.assertEqual(result.returncode, 0)

@@ -168,7 +168,7 @@ static void test_a_file_of_an_earlier_process_is_replaced(void)
 	CHECK(access(own_path(), F_OK) != 0);
 }
 
-static void test_a_child_leaves_its_parents_file_alone(void)
+static void test_a_child_does_not_change_its_parents_file(void)
 {
 	int status;
 	use_folder();
@@ -229,7 +229,7 @@ static bool reads(hr__segment *out)
 	return hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), out);
 }
 
-static void test_hostile_files_are_refused_or_made_harmless(void)
+static void test_hostile_files_are_refused_or_sanitized(void)
 {
 	hr__segment out, s;
 	use_folder();
@@ -391,7 +391,7 @@ static uint64_t birth_of_first(void)
 	return strtoull(at + 1, NULL, 10);
 }
 
-static void test_nobody_speaks_for_the_process_of_another(void)
+static void test_a_process_publishes_only_its_own_statistics(void)
 {
 	use_folder();
 	hr__segment s = good_segment();
@@ -414,6 +414,6 @@ static void test_nobody_speaks_for_the_process_of_another(void)
 }
 
 TEST_MAIN(T(test_a_program_shows_what_it_uses_and_takes_it_away), T(test_without_the_variable_nothing_is_shown),
-          T(test_a_program_is_seen_however_long_its_looks_take), T(test_a_file_of_an_earlier_process_is_replaced), T(test_a_child_leaves_its_parents_file_alone),
-          T(test_whatever_call_fails_nothing_is_left_behind), T(test_hostile_files_are_refused_or_made_harmless),
-          T(test_odd_files_are_not_waited_for), T(test_files_of_the_dead_are_removed_and_those_of_the_living_kept), T(test_nobody_speaks_for_the_process_of_another))
+          T(test_a_program_is_seen_however_long_its_looks_take), T(test_a_file_of_an_earlier_process_is_replaced), T(test_a_child_does_not_change_its_parents_file),
+          T(test_whatever_call_fails_nothing_is_left_behind), T(test_hostile_files_are_refused_or_sanitized),
+          T(test_odd_files_are_not_waited_for), T(test_files_of_the_dead_are_removed_and_those_of_the_living_kept), T(test_a_process_publishes_only_its_own_statistics))

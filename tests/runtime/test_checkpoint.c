@@ -151,7 +151,7 @@ static void test_a_constant_in_a_block_is_kept(void)
 }
 
 /* hr_shutdown ends an active tape, and no old handle refers to a new object. */
-static void test_nothing_comes_back_after_shutdown(void)
+static void test_nothing_exists_after_shutdown(void)
 {
 	float number;
 	open_session(0);
@@ -169,4 +169,4 @@ static void test_nothing_comes_back_after_shutdown(void)
 	close_session();
 }
 
-TEST_MAIN(T(test_a_constant_in_a_block_is_kept), T(test_nothing_comes_back_after_shutdown), T(test_blocks_are_computed_again), T(test_blocks_do_not_nest), T(test_a_tape_serves_once))
+TEST_MAIN(T(test_a_constant_in_a_block_is_kept), T(test_nothing_exists_after_shutdown), T(test_blocks_are_computed_again), T(test_blocks_do_not_nest), T(test_a_tape_serves_once))

@@ -58,7 +58,7 @@ static void test_three_numbers_and_three_numbers(void)
 }
 
 /* Temporary values are consumed, kept ones remain. */
-static void test_what_is_loose_is_gone_after_one_use(void)
+static void test_a_temporary_value_is_gone_after_one_use(void)
 {
 	float x[4];
 	open_on("GPU:0");
@@ -94,7 +94,7 @@ static void test_a_chain_takes_its_input_s_memory(void)
 	close_all();
 }
 
-static void test_a_session_says_what_was_left(void)
+static void test_closing_a_session_reports_unreleased_values(void)
 {
 	open_on("GPU:0");
 	hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(256), 1));
@@ -115,5 +115,5 @@ static void test_no_session_is_needed(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-TEST_MAIN(T(test_three_numbers_and_three_numbers), T(test_what_is_loose_is_gone_after_one_use), T(test_a_chain_takes_its_input_s_memory),
-          T(test_a_session_says_what_was_left), T(test_no_session_is_needed))
+TEST_MAIN(T(test_three_numbers_and_three_numbers), T(test_a_temporary_value_is_gone_after_one_use), T(test_a_chain_takes_its_input_s_memory),
+          T(test_closing_a_session_reports_unreleased_values), T(test_no_session_is_needed))

@@ -186,7 +186,7 @@ static void test_a_wrong_index_reaches_no_variable(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-static void test_adding_to_a_variable_waits_until_the_error_is_told(void)
+static void test_adding_to_a_variable_waits_until_the_error_is_returned(void)
 {
 	float number;
 	int32_t bad = 9;
@@ -318,6 +318,6 @@ static void test_gradients_go_back_through_copies_or_say_why_not(void)
 	close_session();
 }
 
-TEST_MAIN(T_WITHIN(test_a_wrong_index_reaches_no_variable, 300), T(test_adding_to_a_variable_waits_until_the_error_is_told),
+TEST_MAIN(T_WITHIN(test_a_wrong_index_reaches_no_variable, 300), T(test_adding_to_a_variable_waits_until_the_error_is_returned),
           T(test_closing_tells_of_an_error_and_of_what_was_left), T(test_a_session_stays_while_its_work_cannot_be_waited_for),
           T(test_a_value_that_another_thread_releases_is_there_or_closed), T(test_gradients_go_back_through_copies_or_say_why_not))

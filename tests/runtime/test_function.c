@@ -214,7 +214,7 @@ static hr_status bad(void *context, const hr_value *ins, size_t in_count, hr_val
 	return HR_OK;
 }
 
-static void test_what_goes_wrong_in_a_function(void)
+static void test_errors_in_a_function(void)
 {
 	static const char *const parts[] = { "outside of the graph", "[3]", "output 0 was not set", "calls itself" };
 	int which;
@@ -473,7 +473,7 @@ static void test_the_log_of_a_call_that_ran_out_of_memory(void)
 }
 
 TEST_MAIN(T(test_a_function_gives_the_same_bits_as_its_body), T(test_another_signature_is_built_anew), T(test_a_function_under_a_tape), T(test_metadata_of_a_call),
-          T(test_the_log_of_a_call_that_ran_out_of_memory), T(test_what_goes_wrong_in_a_function),
+          T(test_the_log_of_a_call_that_ran_out_of_memory), T(test_errors_in_a_function),
           T(test_functions_and_graphs_up_to_their_limits),
           T(test_closing_a_session_does_not_disturb_the_functions_of_others), T(test_sessions_call_a_function_at_the_same_time),
           T(test_functions_that_wait_for_each_other_are_refused), T(test_a_function_that_is_called_is_not_destroyed))

@@ -56,7 +56,7 @@ static void test_feed_and_fetch(void)
 }
 
 /* The run consumes a temporary value: its memory is freed or reused at its last use, not only at the end of the run. */
-static void test_memory_of_a_loose_feed_is_taken(void)
+static void test_the_memory_of_a_temporary_feed_is_reused(void)
 {
 	float first;
 	set_up();
@@ -84,7 +84,7 @@ static void test_memory_of_a_loose_feed_is_taken(void)
 }
 
 /* Only nodes that the fetch needs run; a chain uses one buffer, in place. */
-static void test_what_nobody_fetches_does_not_run(void)
+static void test_ops_that_are_not_fetched_do_not_run(void)
 {
 	set_up();
 	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
@@ -251,6 +251,6 @@ static void test_shutdown_ends_graphs_and_functions_without_a_session(void)
 	CHECK_STATUS(HR_INVALID_HANDLE, hr_function_destroy(function));
 }
 
-TEST_MAIN(T(test_feed_and_fetch), T(test_memory_of_a_loose_feed_is_taken), T(test_what_nobody_fetches_does_not_run),
+TEST_MAIN(T(test_feed_and_fetch), T(test_the_memory_of_a_temporary_feed_is_reused), T(test_ops_that_are_not_fetched_do_not_run),
           T(test_graph_and_eager_give_the_same_bits), T(test_a_graph_does_not_run_while_another_thread_builds_it),
           T(test_a_thread_may_be_in_a_graph_that_ends), T(test_shutdown_ends_graphs_and_functions_without_a_session))

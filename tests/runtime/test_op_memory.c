@@ -409,7 +409,7 @@ static int64_t count_update(enum hr__op_kind kind, int count, int held)
 	return at;
 }
 
-static void test_updates_allocate_for_contents_that_somebody_has(void)
+static void test_updates_allocate_if_another_value_shares_the_contents(void)
 {
 	static const struct {
 		enum hr__op_kind kind;
@@ -453,7 +453,7 @@ static const hr_test tests[] = {
 	T(test_memory_that_is_not_taken),
 	T(test_a_slice_of_what_lies_side_by_side_is_a_view),
 	T(test_reading_and_assigning_allocates_nothing),
-	T(test_updates_allocate_for_contents_that_somebody_has),
+	T(test_updates_allocate_if_another_value_shares_the_contents),
 	T(test_a_graph_allocates_nothing_for_its_placeholders),
 };
 

@@ -303,7 +303,7 @@ static void test_unary_ops_compute_their_function(void)
 	}
 }
 
-static void test_what_is_no_number_stays_so(void)
+static void test_nan_stays_nan(void)
 {
 	EACH(dtype, floats)
 	{
@@ -886,7 +886,7 @@ TEST_MAIN(T(test_shapes_are_checked_and_compared), T(test_every_op_has_a_row), T
           T(test_random_numbers_have_their_moments_and_depend_on_the_seed), T(test_a_seed_means_the_same_in_every_version),
           T(test_binary_ops_broadcast), T(test_binary_ops_refuse_what_does_not_fit),
           T(test_integers_wrap_and_division_by_zero_is_an_error), T(test_unary_ops_compute_their_function),
-          T(test_what_is_no_number_stays_so), T(test_gradient_ops_of_functions_are_derivatives),
+          T(test_nan_stays_nan), T(test_gradient_ops_of_functions_are_derivatives),
           T(test_casts_convert_between_all_dtypes), T(test_reshape_finds_the_open_dimension), T(test_transpose_moves_every_element),
           T(test_concat_puts_values_behind_each_other), T(test_slice_takes_out_what_pad_puts_back), T(test_broadcast_to_repeats),
           T(test_gather_and_scatter_go_by_rows), T(test_one_hot_sets_one), T(test_indices_out_of_range_are_an_error),

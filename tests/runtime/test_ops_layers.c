@@ -326,7 +326,7 @@ static void test_pools_take_the_largest_and_the_mean_of_windows(void)
 	}
 }
 
-static void test_what_is_no_number_wins_in_pools(void)
+static void test_nan_wins_in_pools(void)
 {
 	EACH(dtype, floats)
 	{
@@ -447,6 +447,6 @@ static void test_copy_copies_every_dtype(void)
 TEST_MAIN(T(test_causal_softmax_leaves_later_columns_out), T(test_layer_norm_normalises_rows),
           T(test_convolutions_and_their_gradients_are_sums_of_products), T(test_convolutions_refuse_what_does_not_fit),
           T(test_convolutions_take_little_scratch), T(test_pools_take_the_largest_and_the_mean_of_windows),
-          T(test_what_is_no_number_wins_in_pools), T(test_pools_refuse_what_does_not_fit),
+          T(test_nan_wins_in_pools), T(test_pools_refuse_what_does_not_fit),
           T(test_updates_are_those_of_the_optimizers), T(test_adams_first_step_is_its_rate),
           T(test_updates_refuse_what_does_not_fit), T(test_copy_copies_every_dtype))

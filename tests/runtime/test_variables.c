@@ -66,7 +66,7 @@ static void test_names_and_reuse(void)
 
 /* ---- contents ---- */
 
-static void test_updates_are_in_place_unless_somebody_has_the_contents(void)
+static void test_updates_are_in_place_unless_another_value_shares_the_contents(void)
 {
 	open_session(0);
 	hr_variable w = make("w", 1);
@@ -464,7 +464,7 @@ static hr_value loose_loss(hr_variable w)
 	return hr_reduce_sum(hr_exp(hr_variable_read(w)), HR_ALL_AXES, false);
 }
 
-static void test_what_gradients_are_of_is_used_up(void)
+static void test_gradients_consume_a_temporary_loss(void)
 {
 	hr_optimizer sgd;
 	hr_value gradient, of;
@@ -487,7 +487,7 @@ static void test_what_gradients_are_of_is_used_up(void)
 }
 
 /* Like all calls that fail. */
-static void test_what_gradients_are_of_is_used_up_when_there_are_none(void)
+static void test_gradients_consume_a_temporary_loss_when_there_are_none(void)
 {
 	hr_optimizer sgd, none = { 0 };
 	hr_value gradient, of;
@@ -550,9 +550,9 @@ static void test_names_without_a_place_make_no_variables(void)
 	close_session();
 }
 
-TEST_MAIN(T(test_names_and_reuse), T(test_updates_are_in_place_unless_somebody_has_the_contents), T(test_a_view_is_copied_into_a_variable),
+TEST_MAIN(T(test_names_and_reuse), T(test_updates_are_in_place_unless_another_value_shares_the_contents), T(test_a_view_is_copied_into_a_variable),
           T(test_variables_of_a_graph), T(test_a_read_before_an_update_keeps_what_it_read), T(test_an_assignment_to_what_is_gone),
           T(test_a_graph_takes_its_contents_with_it), T(test_gradients_are_by_what_was_read), T(test_threads_that_share_a_variable),
           T(test_an_update_behind_a_read_is_not_what_was_read), T(test_optimizers_go_down), T(test_an_update_that_is_refused_changes_nothing),
-          T(test_what_gradients_are_of_is_used_up), T(test_what_gradients_are_of_is_used_up_when_there_are_none),
+          T(test_gradients_consume_a_temporary_loss), T(test_gradients_consume_a_temporary_loss_when_there_are_none),
           T(test_names_without_a_place_make_no_variables))

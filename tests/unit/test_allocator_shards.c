@@ -200,7 +200,7 @@ static void *gives(void *argument)
 	return NULL;
 }
 
-static void test_a_meter_that_is_asked_keeps_half_if_that_is_enough(void)
+static void test_a_meter_asked_to_lower_its_level_keeps_half_if_that_is_enough(void)
 {
 	hr_allocator allocator = allocator_of(4096);
 	beside(allocator, gives);
@@ -209,4 +209,4 @@ static void test_a_meter_that_is_asked_keeps_half_if_that_is_enough(void)
 
 TEST_MAIN(T(test_a_thread_that_waits_often_has_large_blocks_of_its_own), T(test_a_thread_that_waits_seldom_shares_large_blocks),
           T(test_a_thread_that_starts_beside_a_busy_one_has_large_blocks_of_its_own), T(test_a_large_block_answers_for_both_meters_of_a_thread),
-          T(test_a_meter_that_is_asked_keeps_half_if_that_is_enough))
+          T(test_a_meter_asked_to_lower_its_level_keeps_half_if_that_is_enough))

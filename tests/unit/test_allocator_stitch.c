@@ -57,7 +57,7 @@ static void test_free_pages_at_the_end_meet_any_request_that_they_could(void)
 
 /* Eight blocks of a page, any subset of which is freed: all free pages can be allocated as one block, however they are scattered.
  * */
-static void test_free_pages_that_are_apart_meet_any_request_that_they_could(void)
+static void test_scattered_free_pages_meet_every_request_they_are_enough_for(void)
 {
 	find_device();
 	for (unsigned freed = 1; freed < 1u << PAGES; freed++)
@@ -97,4 +97,4 @@ static void test_without_stitching_pages_stay_where_they_are(void)
 }
 
 TEST_MAIN(T(test_free_pages_at_the_end_meet_any_request_that_they_could),
-          T(test_free_pages_that_are_apart_meet_any_request_that_they_could), T(test_without_stitching_pages_stay_where_they_are))
+          T(test_scattered_free_pages_meet_every_request_they_are_enough_for), T(test_without_stitching_pages_stay_where_they_are))

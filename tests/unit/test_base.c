@@ -175,7 +175,7 @@ static void fail_assertion(void *argument)
 	(void)zero;
 }
 
-static void test_assertion_ends_a_debug_build_alone(void)
+static void test_assertions_are_checked_in_debug_builds_only(void)
 {
 	int zero = 0;
 #ifdef HR_DEBUG
@@ -369,7 +369,7 @@ static size_t encode(uint32_t c, char *out)
 	return 4;
 }
 
-static void test_utf8_knows_every_character(void)
+static void test_utf8_accepts_every_character(void)
 {
 	for (uint32_t c = 0; c <= 0x110FFF; c++) {
 		char text[4];
@@ -392,7 +392,7 @@ static void test_utf8_knows_every_character(void)
 	CHECK_EQ(hr__utf8_character("\xC3x", 2), 0);
 }
 
-static void test_utf8_trim_leaves_foreign_bytes(void)
+static void test_utf8_trim_keeps_invalid_bytes(void)
 {
 	CHECK_EQ(hr__utf8_trim("", 0), 0);
 	CHECK_EQ(hr__utf8_trim("ab", 2), 2);
@@ -570,7 +570,7 @@ static void test_json_ignores_the_locale(void)
 	if (!found) hr_test_skip("no locale with another decimal point is installed");
 }
 
-static void test_json_too_small_memory_is_told_and_ended(void)
+static void test_json_in_too_small_memory_is_terminated_and_an_error(void)
 {
 	size_t whole = strlen(EVERYTHING);
 	for (size_t capacity = 0; capacity <= whole + 1; capacity++) {
@@ -648,7 +648,7 @@ static void test_json_sink_gets_every_byte(void)
 	CHECK_BYTES(sink.text, whole, json.total);
 }
 
-static void test_json_failing_sink_is_told_once_at_the_end(void)
+static void test_json_failing_sink_is_reported_once_at_the_end(void)
 {
 	for (size_t accepts = 0; accepts < 3890; accepts += 300) {
 		static struct sink sink;
@@ -1109,6 +1109,7 @@ static void look_from_another_thread(void *argument, unsigned index)
 
 static void test_debug_builds_know_which_thread_holds_a_lock(void)
 {
+	CHECK(!hr__lock_is_held(&outer) && !hr__lock_is_held(&inner));
 #ifdef HR_DEBUG
 	hr__lock_take(&outer);
 	hr__lock_take(&inner);
@@ -1176,7 +1177,7 @@ static void test_a_long_name_is_cut_between_its_parts(void)
 	CHECK_EQ(strlen(hr__brief(huge, 1000).text), HR__BRIEF_MAX);
 }
 
-static void test_one_is_no_plural(void)
+static void test_plural_ending_of_counts(void)
 {
 	CHECK_STR(hr__plural(0), "s");
 	CHECK_STR(hr__plural(1), "");
@@ -1227,16 +1228,16 @@ static void test_sort_orders_every_item(void)
 	}
 }
 
-TEST_MAIN(T(test_escaped_and_repaired_text_fits_and_is_harmless), T(test_sort_orders_every_item), T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_between_its_parts), T(test_one_is_no_plural), T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
+TEST_MAIN(T(test_escaped_and_repaired_text_fits_and_is_harmless), T(test_sort_orders_every_item), T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_between_its_parts), T(test_plural_ending_of_counts), T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
           T(test_message_is_printable_whatever_it_quotes), T(test_message_is_cut_between_characters), T(test_message_belongs_to_its_thread), T(test_checked_arithmetic_at_the_edges),
-          T(test_powers_of_two), T(test_assertion_ends_a_debug_build_alone), T(test_size_is_parsed_exactly),
+          T(test_powers_of_two), T(test_assertions_are_checked_in_debug_builds_only), T(test_size_is_parsed_exactly),
           T(test_bad_size_is_quoted_and_explained), T(test_long_bad_size_is_cut_in_its_message),
-          T(test_size_is_formatted_for_people), T(test_count_is_formatted_with_commas), T(test_utf8_knows_every_character),
-          T(test_utf8_trim_leaves_foreign_bytes), T(test_json_writes_every_kind_of_value), T(test_json_pretty_indents),
+          T(test_size_is_formatted_for_people), T(test_count_is_formatted_with_commas), T(test_utf8_accepts_every_character),
+          T(test_utf8_trim_keeps_invalid_bytes), T(test_json_writes_every_kind_of_value), T(test_json_pretty_indents),
           T(test_json_escapes_text), T(test_json_replaces_what_is_not_utf8), T(test_json_random_bytes_stay_well_formed),
-          T(test_json_numbers_are_json), T(test_json_ignores_the_locale), T(test_json_too_small_memory_is_told_and_ended),
+          T(test_json_numbers_are_json), T(test_json_ignores_the_locale), T(test_json_in_too_small_memory_is_terminated_and_an_error),
           T(test_json_memory_is_cut_between_characters), T(test_json_sink_gets_every_byte),
-          T(test_json_failing_sink_is_told_once_at_the_end), T(test_json_depth_is_limited),
+          T(test_json_failing_sink_is_reported_once_at_the_end), T(test_json_depth_is_limited),
           T(test_name_is_the_same_for_the_same_text), T(test_name_none_and_other), T(test_name_may_contain_any_byte),
           T(test_long_name_is_cut_between_characters), T(test_names_are_capped_to_other), T(test_names_text_is_capped_to_other),
           T(test_threads_get_the_same_numbers), T(test_shape_keeps_its_dimensions), T(test_bad_shape_is_none),

@@ -206,7 +206,7 @@ static void test_devices_are_listed_gpus_then_cpu_then_sim(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_device_at(0, NULL));
 }
 
-static void test_a_device_that_nobody_uses_costs_no_file_and_no_thread(void)
+static void test_an_unused_device_has_no_file_and_no_thread(void)
 {
 	struct hr_fault_os_live live;
 	hr_fault_os_install();
@@ -277,7 +277,7 @@ static void test_emulated_options_come_from_the_environment(void)
 	CHECK_EQ(info_of(find("GPU:2")).total_bytes, 8 * MIB);
 }
 
-static void test_a_bad_environment_says_so_and_leaves_the_defaults(void)
+static void test_a_bad_environment_is_reported_and_the_defaults_apply(void)
 {
 	static const char *const bad[] = {
 		"memory",
@@ -500,7 +500,7 @@ static void test_handles_end_with_shutdown(void)
 	}
 }
 
-static void test_shutdown_forgets_settings_and_gives_all_back(void)
+static void test_shutdown_resets_settings_and_releases_everything(void)
 {
 	hr_fault_os_install();
 	for (int round = 0; round < 3; round++) {
@@ -607,7 +607,7 @@ static void in_a_clean_child(void *argument)
 	find("GPU:0");
 }
 
-static void test_a_fork_with_nothing_to_forget_is_no_fork(void)
+static void test_a_fork_without_state_is_not_treated_as_one(void)
 {
 	CHECK_EQ(hr_test_in_child(in_a_clean_child, NULL), 0);
 	find("GPU:0");
@@ -635,11 +635,11 @@ static void test_a_fork_while_another_thread_holds_the_lock(void)
 TEST_MAIN(T(test_names_are_read_as_tensorflow_reads_them), T(test_names_that_cannot_be_parsed_are_refused),
           T(test_message_quotes_a_name_safely), T(test_a_name_of_no_device_lists_the_devices),
           T(test_a_name_that_fits_two_names_them), T(test_without_a_gpu_the_default_is_missing),
-          T(test_devices_are_listed_gpus_then_cpu_then_sim), T(test_a_device_that_nobody_uses_costs_no_file_and_no_thread),
+          T(test_devices_are_listed_gpus_then_cpu_then_sim), T(test_an_unused_device_has_no_file_and_no_thread),
           T(test_gpu_ids_count_logical_gpus), T(test_emulated_options_come_from_the_environment),
-          T(test_a_bad_environment_says_so_and_leaves_the_defaults), T(test_impossible_settings_are_refused),
+          T(test_a_bad_environment_is_reported_and_the_defaults_apply), T(test_impossible_settings_are_refused),
           T(test_settings_after_first_use_are_refused), T(test_logical_devices_number_on),
           T(test_each_logical_device_has_a_limit_of_its_own), T(test_impossible_limits_are_refused),
           T(test_more_logical_devices_than_fit_are_refused), T(test_handles_end_with_shutdown),
-          T(test_shutdown_forgets_settings_and_gives_all_back), T(test_a_forked_child_must_start_anew),
-          T(test_a_fork_with_nothing_to_forget_is_no_fork), T(test_a_fork_while_another_thread_holds_the_lock))
+          T(test_shutdown_resets_settings_and_releases_everything), T(test_a_forked_child_must_start_anew),
+          T(test_a_fork_without_state_is_not_treated_as_one), T(test_a_fork_while_another_thread_holds_the_lock))

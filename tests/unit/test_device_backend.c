@@ -150,7 +150,7 @@ static hr_status open_badly(void *config, uint32_t index, void **device, hr_back
 	return HR_OK;
 }
 
-static void test_a_backend_that_lies_is_caught(void)
+static void test_wrong_capabilities_of_a_backend_are_detected(void)
 {
 	uint32_t count = 3;
 	hr_backend liar = cpu_like("liar", "LIAR");
@@ -179,4 +179,4 @@ static void test_messages_of_a_backend_reach_the_caller(void)
 
 TEST_MAIN(T(test_a_registered_backend_brings_devices), T(test_a_backend_must_be_complete),
           T(test_a_backend_compiled_long_ago_lacks_later_entries), T(test_backends_come_first_and_are_few),
-          T(test_a_backend_that_lies_is_caught), T(test_messages_of_a_backend_reach_the_caller))
+          T(test_wrong_capabilities_of_a_backend_are_detected), T(test_messages_of_a_backend_reach_the_caller))

@@ -130,7 +130,7 @@ static void test_every_stream_has_its_own_marks(void)
 	CHECK_EQ(time_of(three, mark(three)), 102 * MS);
 }
 
-static void test_a_full_ring_forgets_its_oldest_marks(void)
+static void test_a_full_ring_drops_its_oldest_marks(void)
 {
 	enum { MORE = 10, ALL = HR__MARKS + MORE };
 	use("SIM:0");
@@ -201,7 +201,7 @@ static void test_marks_go_with_their_stream(void)
 	CHECK_EQ(waits_for(two, BIT(one), freed), 0);
 }
 
-static void test_a_mark_uses_an_event_that_was_forgotten(void)
+static void test_a_mark_reuses_the_event_of_a_dropped_mark(void)
 {
 	use("SIM:0");
 	hr_stream one = new_stream();
@@ -418,7 +418,7 @@ static void wait_at_gate(void *open)
 }
 
 /* If any call here waited for the gate, the test would hang. */
-static void test_later_work_delays_nobody(void)
+static void test_later_work_delays_no_stream(void)
 {
 	use_emulated();
 	hr_stream one = new_stream(), two = new_stream();
@@ -650,11 +650,11 @@ static void test_no_memory_for_marks_is_an_error(void)
 }
 
 TEST_MAIN(T(test_order_waits_for_the_mark_and_not_for_what_follows), T(test_the_oldest_mark_that_covers_is_waited_for),
-          T(test_every_stream_has_its_own_marks), T(test_a_full_ring_forgets_its_oldest_marks),
+          T(test_every_stream_has_its_own_marks), T(test_a_full_ring_drops_its_oldest_marks),
           T(test_waiting_on_the_host_is_for_the_mark_too), T(test_marks_go_with_their_stream),
-          T(test_a_mark_uses_an_event_that_was_forgotten), T(test_the_epoch_is_raised_before_the_event_is_recorded),
+          T(test_a_mark_reuses_the_event_of_a_dropped_mark), T(test_the_epoch_is_raised_before_the_event_is_recorded),
           T(test_an_event_is_not_used_again_while_a_thread_waits_for_it), T(test_too_many_waits_for_marks_take_events_of_their_own),
-          T(test_shutdown_destroys_every_event), T(test_later_work_delays_nobody), T(test_times_grow_along_a_stream),
+          T(test_shutdown_destroys_every_event), T(test_later_work_delays_no_stream), T(test_times_grow_along_a_stream),
           T(test_an_event_waiting_for_its_time_may_change_its_mind), T(test_threads_mark_and_order),
           T(test_a_forked_child_starts_without_marks), T(test_a_device_without_streams_marks_what_is_done),
           T(test_a_device_that_does_not_tell_the_time_can_be_marked), T(test_a_mark_that_failed_changes_nothing),

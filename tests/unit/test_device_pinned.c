@@ -246,7 +246,7 @@ static void test_it_is_a_device_without_pages_on_the_streams_of_another(void)
 	check_facts(&emulated);
 }
 
-static void test_it_is_the_same_on_the_stand_in_driver(void)
+static void test_it_is_the_same_on_the_fake_driver(void)
 {
 	check_facts(&cuda);
 }
@@ -376,7 +376,7 @@ static void test_copies_go_through_it(void)
 	}
 }
 
-static void test_copies_go_through_it_on_the_stand_in_driver(void)
+static void test_copies_go_through_it_on_the_fake_driver(void)
 {
 	check_round_trip(&cuda, false);
 	check_round_trip(&cuda, true);
@@ -536,7 +536,7 @@ static void test_a_block_is_reused_only_when_copies_are_done_with_it(void)
 	check_order(&emulated);
 }
 
-static void test_a_block_is_reused_only_then_on_the_stand_in_driver(void)
+static void test_a_block_is_reused_only_then_on_the_fake_driver(void)
 {
 	check_order(&cuda);
 }
@@ -609,7 +609,7 @@ static void test_threads_and_streams_share_it(void)
 	check_traffic(&emulated, true);
 }
 
-static void test_threads_and_streams_share_it_on_the_stand_in_driver(void)
+static void test_threads_and_streams_share_it_on_the_fake_driver(void)
 {
 	check_traffic(&cuda, false);
 }
@@ -642,7 +642,7 @@ static void test_slabs_are_large_and_double_up_to_the_limit(void)
 }
 
 /* limit, first request, and the resulting slab */
-static void test_a_slab_is_as_large_as_limit_and_request_say(void)
+static void test_the_size_of_a_slab_follows_limit_and_request(void)
 {
 	static const struct {
 		uint64_t limit, asked, slab;
@@ -831,7 +831,7 @@ static void test_impossible_limits_are_refused(void)
 	CHECK_EQ(hr__device_limit(pinned), UINT64_C(1) << 45);
 }
 
-static void test_a_full_pool_says_which_and_what_to_do(void)
+static void test_the_message_of_a_full_pool_names_it_and_the_remedy(void)
 {
 	use(&emulated, 8 * MIB);
 	hr_allocator allocator = open_on(pinned, false);
@@ -1015,7 +1015,7 @@ static void test_nothing_is_lost_when_any_call_fails(void)
 	fail_on(&cpu);
 }
 
-static void test_nothing_is_lost_when_any_call_fails_on_the_stand_in_driver(void)
+static void test_nothing_is_lost_when_any_call_fails_on_the_fake_driver(void)
 {
 	fail_on(&cuda);
 }
@@ -1128,16 +1128,16 @@ static void test_a_forked_child_starts_without_it(void)
 	check_end();
 }
 
-TEST_MAIN(T(test_it_is_a_device_without_pages_on_the_streams_of_another), T(test_it_is_the_same_on_the_stand_in_driver),
+TEST_MAIN(T(test_it_is_a_device_without_pages_on_the_streams_of_another), T(test_it_is_the_same_on_the_fake_driver),
           T(test_no_list_shows_it_and_no_name_finds_it), T(test_figures_of_the_device_are_its_own),
-          T(test_all_parts_of_a_card_have_one), T(test_copies_go_through_it), T(test_copies_go_through_it_on_the_stand_in_driver),
+          T(test_all_parts_of_a_card_have_one), T(test_copies_go_through_it), T(test_copies_go_through_it_on_the_fake_driver),
           T(test_where_nothing_can_be_pinned_plain_memory_serves), T(test_a_block_is_reused_only_when_copies_are_done_with_it),
-          T(test_a_block_is_reused_only_then_on_the_stand_in_driver), T(test_reuse_waits_in_virtual_time),
-          T(test_threads_and_streams_share_it), T(test_threads_and_streams_share_it_on_the_stand_in_driver),
-          T(test_slabs_are_large_and_double_up_to_the_limit), T(test_a_slab_is_as_large_as_limit_and_request_say),
+          T(test_a_block_is_reused_only_then_on_the_fake_driver), T(test_reuse_waits_in_virtual_time),
+          T(test_threads_and_streams_share_it), T(test_threads_and_streams_share_it_on_the_fake_driver),
+          T(test_slabs_are_large_and_double_up_to_the_limit), T(test_the_size_of_a_slab_follows_limit_and_request),
           T(test_a_large_limit_has_slabs_enough), T(test_slabs_are_kept_until_a_trim),
           T(test_small_blocks_and_several_allocators_share_the_limit), T(test_it_can_be_pinned_all_at_once),
           T(test_the_limit_can_be_changed_while_nothing_is_reserved), T(test_impossible_limits_are_refused),
-          T(test_a_full_pool_says_which_and_what_to_do), T(test_a_host_that_refuses_is_full_too),
-          T(test_nothing_is_lost_when_any_call_fails), T(test_nothing_is_lost_when_any_call_fails_on_the_stand_in_driver),
+          T(test_the_message_of_a_full_pool_names_it_and_the_remedy), T(test_a_host_that_refuses_is_full_too),
+          T(test_nothing_is_lost_when_any_call_fails), T(test_nothing_is_lost_when_any_call_fails_on_the_fake_driver),
           T(test_books_agree_in_any_order), T(test_it_ends_with_its_device), T(test_a_forked_child_starts_without_it))

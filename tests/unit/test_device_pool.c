@@ -119,7 +119,7 @@ static void test_pool_agrees_with_a_model(void)
 	}
 }
 
-static void test_take_fails_whole_at_every_call(void)
+static void test_a_failed_take_changes_nothing_at_every_call(void)
 {
 	hr__device *device = simulated(64 * 256, 256);
 	hr__page_id some[10], pages[64];
@@ -312,7 +312,7 @@ static void test_simulated_addresses_are_used_again_exactly(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_reserve(device, 0, &again));
 }
 
-TEST_MAIN(T(test_pool_agrees_with_a_model), T(test_take_fails_whole_at_every_call),
+TEST_MAIN(T(test_pool_agrees_with_a_model), T(test_a_failed_take_changes_nothing_at_every_call),
           T(test_a_page_that_cannot_be_destroyed_stays_idle), T(test_a_run_given_back_is_handed_out_in_its_order),
           T(test_a_full_card_makes_its_other_parts_give_idle_pages_up), T(test_page_tables_grow_with_the_pages),
           T(test_threads_never_pass_the_limit), T(test_destroying_idle_pages_never_makes_a_request_fail),

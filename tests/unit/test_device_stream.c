@@ -109,7 +109,7 @@ static void test_events_are_used_again(void)
 	CHECK_EQ(hr_backend_calls(), 2 * 100);
 }
 
-static void test_a_wait_that_failed_is_not_remembered(void)
+static void test_a_failed_wait_is_repeated(void)
 {
 	use("SIM:0");
 	hr_stream one = new_stream();
@@ -228,7 +228,7 @@ static void test_virtual_time_waits_where_streams_wait(void)
 	CHECK_EQ(hr__device_clock_ns(device), 17 * MS);
 }
 
-static void test_asking_for_an_event_until_it_is_done_ends(void)
+static void test_polling_an_event_ends(void)
 {
 	use("SIM:0");
 	hr_native_event event;
@@ -438,10 +438,10 @@ static void test_host_memory_that_may_not_be_pinned_serves_as_well(void)
 
 TEST_MAIN(T(test_a_wait_is_made_once_for_all_that_was_freed_before), T(test_what_the_host_has_seen_done_needs_no_wait),
           T(test_a_stream_in_a_used_slot_starts_from_nothing), T(test_events_are_used_again),
-          T(test_a_wait_that_failed_is_not_remembered), T(test_waiting_falls_back_to_the_whole_stream),
+          T(test_a_failed_wait_is_repeated), T(test_waiting_falls_back_to_the_whole_stream),
           T(test_virtual_time_is_what_the_work_takes),
           T(test_simulated_addresses_are_not_taken_for_host_memory), T(test_virtual_time_waits_where_streams_wait),
-          T(test_asking_for_an_event_until_it_is_done_ends), T(test_work_is_asynchronous),
+          T(test_polling_an_event_ends), T(test_work_is_asynchronous),
           T(test_a_full_queue_blocks_and_loses_nothing), T(test_the_link_takes_its_time_each_way),
           T(test_an_error_is_reported_once_by_its_own_stream), T(test_touching_what_is_unmapped_faults),
           T(test_pages_side_by_side_are_mapped_by_one_system_call), T(test_host_memory_that_may_not_be_pinned_serves_as_well))

@@ -188,7 +188,7 @@ static void test_the_rest_of_a_truncated_trace_can_be_read(void)
 	remove_all(path);
 }
 
-static void test_the_profiler_says_that_its_file_was_truncated(void)
+static void test_the_profiler_reports_that_its_file_was_truncated(void)
 {
 	need_faults();
 	char file[512];
@@ -319,7 +319,7 @@ static void test_what_is_not_handled_ends_the_program_as_before(void)
 }
 
 static const hr_test tests[] = { T(test_a_trace_that_is_truncated_does_not_kill), T(test_the_rest_of_a_truncated_trace_can_be_read),
-	                             T(test_the_profiler_says_that_its_file_was_truncated), T(test_the_file_for_top_may_be_truncated),
+	                             T(test_the_profiler_reports_that_its_file_was_truncated), T(test_the_file_for_top_may_be_truncated),
 	                             T(test_the_programs_handler_gets_its_own_faults), T(test_a_handler_that_is_installed_while_recording),
 	                             T(test_what_is_not_handled_ends_the_program_as_before) };
 

@@ -197,7 +197,7 @@ static hr_status custom_free(void *state, void *address, size_t bytes, hr_stream
 }
 
 /* A custom allocator frees its memory when it is closed: only the block that it returned to the program remains. */
-static void test_what_a_custom_allocator_frees_when_it_is_closed_is_no_leak(void)
+static void test_blocks_that_a_custom_allocator_frees_on_close_are_not_leaks(void)
 {
 	hr_custom_allocator table = { .struct_size = sizeof table, .open = custom_open, .close = custom_close, .alloc = custom_alloc, .free = custom_free };
 	hr_allocator_options options;
@@ -237,5 +237,5 @@ static void test_counting_survives_any_call_that_fails(void)
 
 TEST_MAIN(T(test_nothing_left_is_ok), T(test_the_largest_value_of_all_sessions_is_named), T(test_blocks_are_counted_with_their_largest_holders), T(test_one_block_without_a_name),
           T(test_a_closed_allocator_leaks_nothing), T(test_tensors_are_counted_wherever_they_are), T(test_values_of_open_sessions_are_counted),
-          T(test_a_forked_child_does_not_report_its_parents_blocks), T(test_what_a_custom_allocator_frees_when_it_is_closed_is_no_leak),
+          T(test_a_forked_child_does_not_report_its_parents_blocks), T(test_blocks_that_a_custom_allocator_frees_on_close_are_not_leaks),
           T(test_counting_survives_any_call_that_fails))

@@ -559,7 +559,7 @@ static void test_folders_are_made_one_at_a_time(void)
 	CHECK(S_ISDIR(facts.st_mode));
 }
 
-static void test_a_sink_is_no_file(void)
+static void test_a_sink_is_not_a_file(void)
 {
 	int fd = create("file");
 	os()->file_close(fd);
@@ -1011,7 +1011,7 @@ static void expect_hooks(void *argument)
 	if (hooks_ran != expected) _exit(3);
 }
 
-static void test_fork_hooks_run_in_the_child_alone(void)
+static void test_fork_hooks_run_only_in_the_child(void)
 {
 	unsigned expected = 11;
 	CHECK_EQ(hr__os_at_fork(count_hook), 0);
@@ -1195,7 +1195,7 @@ static int call_three_times(void)
 	return failed;
 }
 
-static void test_faulty_system_fails_when_told(void)
+static void test_fault_injection_fails_the_chosen_call(void)
 {
 	hr_fault_os_install();
 	CHECK_EQ(call_three_times(), 0);
@@ -1312,7 +1312,7 @@ TEST_MAIN(T(test_grown_arrays_keep_their_items_and_add_zeros), T(test_alloc_is_z
           T(test_threads_meet_in_a_monitor), T(test_monitor_wait_ends_in_time), T(test_thread_that_cannot_start_is_an_error),
           T(test_clocks_advance), T(test_sleep_is_not_cut_short_by_signals), T(test_ticks_keep_the_pace_of_the_clock),
           T(test_file_is_created_once_and_private), T(test_a_renamed_file_takes_the_place_of_another), T(test_folders_are_made_one_at_a_time),
-          T(test_a_sink_is_no_file), T(test_only_regular_files_are_opened), T(test_file_reads_what_was_written),
+          T(test_a_sink_is_not_a_file), T(test_only_regular_files_are_opened), T(test_file_reads_what_was_written),
           T(test_extend_finds_disk_space), T(test_full_disk_is_enospc_and_leaves_the_file),
           T(test_extend_writes_where_space_cannot_be_asked_for), T(test_file_size_limit_is_an_error_not_a_death),
           T(test_file_size_limit_calls_no_handler_of_the_program), T(test_file_size_signal_of_the_program_is_kept),
@@ -1320,7 +1320,7 @@ TEST_MAIN(T(test_grown_arrays_keep_their_items_and_add_zeros), T(test_alloc_is_z
           T(test_no_entry_of_the_table_is_missing), T(test_errors_have_names), T(test_light_and_heavy_barrier_see_each_other),
           T(test_full_fences_see_each_other), T(test_barrier_that_fails_later_is_replaced_by_fences),
           T(test_sandbox_without_membarrier_gets_fences), T(test_barrier_is_light_where_the_system_can),
-          T(test_fork_hooks_run_in_the_child_alone), T(test_names_work_after_a_fork_in_mid_insertion),
+          T(test_fork_hooks_run_only_in_the_child), T(test_names_work_after_a_fork_in_mid_insertion),
           T(test_thread_exit_hook_gets_the_threads_value), T(test_long_wait_for_a_lock_sleeps),
-          T(test_faulty_system_counts_what_is_held), T(test_faulty_system_fails_when_told), T(test_faulty_system_notices_misuse),
+          T(test_faulty_system_counts_what_is_held), T(test_fault_injection_fails_the_chosen_call), T(test_faulty_system_notices_misuse),
           T(test_faulty_system_is_thread_safe))

@@ -369,7 +369,7 @@ static uint64_t peak_of(const char *bytes, size_t size, size_t step, hr_status *
 	return input.peak;
 }
 
-static void test_a_length_that_is_a_lie_allocates_nothing(void)
+static void test_a_wrong_length_allocates_nothing(void)
 {
 	static const struct {
 		const char *bytes;
@@ -666,7 +666,7 @@ TEST_MAIN(T(test_constants_and_numbers), T(test_integers_of_up_to_64_bits), T(te
           T(test_containers), T(test_the_memo), T(test_opcodes_that_run_code_are_refused_by_name),
           T(test_a_pickle_that_runs_a_command_does_not), T(test_other_objects_and_protocols_are_refused),
           T(test_damaged_stacks_are_refused), T(test_keys_are_short_text_or_numbers), T(test_failures_of_the_input_are_passed_on),
-          T(test_cycles_are_refused), T(test_depth_is_limited), T(test_a_length_that_is_a_lie_allocates_nothing),
+          T(test_cycles_are_refused), T(test_depth_is_limited), T(test_a_wrong_length_allocates_nothing),
           T(test_memory_is_in_proportion_to_the_file), T(test_references_are_not_expanded),
           T(test_every_truncation_is_noticed_where_it_is), T(test_every_changed_byte_gives_an_object_or_an_error),
           T(test_a_snapshot_is_the_same_as_json_and_as_pickle), T(test_json_of_what_json_does_not_have),

@@ -36,7 +36,7 @@ static hr_status tell(void *state, hr_custom_stats *stats)
 	return HR_OK;
 }
 
-static void test_what_a_custom_allocator_says_never_contradicts_the_rest(void)
+static void test_statistics_stay_consistent_whatever_a_custom_allocator_reports(void)
 {
 	static const uint64_t figures[] = { 0, 1, 4096, 100000, UINT64_C(1) << 40, UINT64_C(1) << 62, UINT64_MAX };
 	const hr_custom_allocator table = { .struct_size = sizeof table, .alloc = give, .free = take_back, .get_stats = tell };
@@ -80,4 +80,4 @@ static void test_what_a_custom_allocator_says_never_contradicts_the_rest(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-TEST_MAIN(T(test_what_a_custom_allocator_says_never_contradicts_the_rest))
+TEST_MAIN(T(test_statistics_stay_consistent_whatever_a_custom_allocator_reports))

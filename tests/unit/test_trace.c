@@ -837,7 +837,7 @@ static void *write_beside_forks(void *argument)
 	return NULL;
 }
 
-static void test_trace_of_the_parent_is_left_alone_by_a_fork(void)
+static void test_a_fork_does_not_change_the_trace_of_the_parent(void)
 {
 	const char *path = path_of("parent"), *child_path = path_of("child");
 	char own_path[256];
@@ -869,7 +869,7 @@ static void test_trace_of_the_parent_is_left_alone_by_a_fork(void)
 
 /* ---- errors ---- */
 
-static void test_trace_says_why_it_cannot_start_or_stop(void)
+static void test_a_trace_that_cannot_start_or_stop_has_a_reason(void)
 {
 	const char *path = path_of("taken");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__trace_close());
@@ -894,7 +894,7 @@ static void test_trace_says_why_it_cannot_start_or_stop(void)
 	CHECK_EQ(facts.st_mode & 0777, 0600);
 }
 
-static void test_trace_reader_says_why_it_cannot_open(void)
+static void test_the_trace_reader_explains_why_it_cannot_open(void)
 {
 	hr__trace_reader *reader = NULL;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__trace_reader_open(NULL, &reader));
@@ -936,7 +936,7 @@ static void write_to_full_disk(const char *path, uint64_t count, hr__event_kind 
 	expect_end(reader);
 }
 
-static void test_trace_outlives_a_full_disk(void)
+static void test_a_trace_stays_readable_on_a_full_disk(void)
 {
 	const char *path = path_of("full");
 	struct rlimit limit = { 2u << 20, 2u << 20 };
@@ -947,7 +947,7 @@ static void test_trace_outlives_a_full_disk(void)
 	CHECK_GT(size_of(path), 1900u << 10);
 }
 
-static void test_trace_outlives_a_disk_that_fills_up(void)
+static void test_a_trace_stays_readable_when_the_disk_fills_up(void)
 {
 	const char *path = path_of("filling");
 	hr_fault_os_install();
@@ -1687,9 +1687,9 @@ TEST_MAIN(T(test_trace_brings_back_every_kind_with_every_field), T(test_trace_br
           T(test_trace_keeps_every_event_of_every_thread), T(test_trace_threads_that_end_leave_their_block_to_others),
           T(test_trace_closes_under_writing_threads), T(test_trace_can_be_read_while_threads_write_it),
           T(test_trace_counts_the_events_of_too_many_threads), T(test_trace_survives_kill_9),
-          T(test_trace_of_the_parent_is_left_alone_by_a_fork), T(test_trace_says_why_it_cannot_start_or_stop),
-          T(test_trace_reader_says_why_it_cannot_open), T(test_trace_outlives_a_full_disk),
-          T(test_trace_outlives_a_disk_that_fills_up),
+          T(test_a_fork_does_not_change_the_trace_of_the_parent), T(test_a_trace_that_cannot_start_or_stop_has_a_reason),
+          T(test_the_trace_reader_explains_why_it_cannot_open), T(test_a_trace_stays_readable_on_a_full_disk),
+          T(test_a_trace_stays_readable_when_the_disk_fills_up),
           T_WITHIN(test_trace_leaves_nothing_behind_when_any_call_fails, 120), T(test_trace_cut_anywhere_is_read_or_refused),
           T(test_trace_with_any_bytes_changed_is_read_or_refused), T(test_trace_example_of_the_documentation_reads_as_it_says),
           T(test_trace_reader_skips_what_a_later_version_may_add), T(test_trace_reader_refuses_impossible_records),
