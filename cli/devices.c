@@ -136,7 +136,6 @@ void hr__note_emulated(void)
 static int run(const hr__arguments *arguments)
 {
 	hr_device device;
-	hr__note_emulated();
 	uint32_t count = hr_device_count();
 	/* A CPU and a simulated device always exist. A count of 0 means that they could not be opened, and hr_device_find returns the
 	 * reason. */

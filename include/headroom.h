@@ -867,7 +867,8 @@ HR_API HR_CHECK_RESULT hr_status hr_allocator_visit(hr_allocator allocator, uint
 /* ---- peak inside a scope ---- */
 
 /* Begins a statistics scope of the calling thread: the most bytes that the thread's own allocations add on [device] is recorded.
- * Scopes nest, up to 32 deep (HR_TOO_MANY beyond that), and are independent of hr_reset_memory_stats. */
+ * Scopes nest, up to 32 deep (HR_TOO_MANY beyond that), and are independent of hr_reset_memory_stats. HR_NO_HOST_MEMORY: there is no
+ * memory for the state of a thread that uses Headroom for the first time. */
 HR_API HR_CHECK_RESULT hr_status hr_stats_scope_begin(hr_device device);
 
 typedef struct hr_stats_scope {

@@ -159,9 +159,10 @@ HR_API HR_CHECK_RESULT hr_status hr_oom_save(hr_oom_report report, const char *p
  * HR_NOT_READY         HEADROOM_OOM_REPORT is not set
  * HR_IO                the file could not be written; the message has the path and the system's error
  * HR_TOO_MANY          the process had already written HEADROOM_OOM_REPORT_FILES files
- * HR_TOO_SMALL         the path does not fit in [capacity] bytes; nothing is written
+ * HR_TOO_SMALL         the path does not fit in [capacity] bytes; nothing is written. The message has the size that is needed. Also
+ *                      with [path] NULL and [capacity] 0
  * HR_INVALID_HANDLE            the report is no longer available
- * HR_INVALID_ARGUMENT  [path] is NULL */
+ * HR_INVALID_ARGUMENT  [path] is NULL and [capacity] is not 0 */
 HR_API HR_CHECK_RESULT hr_status hr_oom_get_file(hr_oom_report report, char *path, size_t capacity);
 
 #ifdef __cplusplus

@@ -109,7 +109,8 @@ static inline void hr_session_options_init(hr_session_options *options)
  * by all sessions of the device, and is kept until the last of them is destroyed. It counts against hr_lms_options.host_limit, so set
  * that limit first.
  *
- * HR_UNSUPPORTED: the device has no memory to compute with (the simulated device). */
+ * HR_UNSUPPORTED  the device has no memory to compute with (the simulated device)
+ * HR_TOO_MANY     256 sessions exist already */
 HR_API HR_CHECK_RESULT hr_status hr_session_create(const hr_session_options *options, hr_session *out);
 
 /* Waits for the session's work, then destroys the session and frees its variables and all values that still exist. Handles of those
@@ -122,7 +123,9 @@ HR_API HR_CHECK_RESULT hr_status hr_session_create(const hr_session_options *opt
 HR_API hr_status hr_session_destroy(hr_session session);
 
 /* Op calls of this thread use [session] from now on. Sessions nest: hr_session_leave returns to the previous one. A thread that
- * is in no session uses a session on the first device, which is created when it is first needed and destroyed by hr_shutdown. */
+ * is in no session uses a session on the first device, which is created when it is first needed and destroyed by hr_shutdown.
+ *
+ * HR_TOO_MANY  the thread is inside 4 sessions already */
 HR_API HR_CHECK_RESULT hr_status hr_session_enter(hr_session session);
 HR_API hr_status hr_session_leave(void);
 

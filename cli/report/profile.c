@@ -68,7 +68,7 @@ bool hr__profile_open(const char *path, hr__progress *progress, double to, hr__c
 
 void hr__profile_look(hr_profile_options *options, FILE *file)
 {
-	options->width = (uint32_t)hr__term_width();
+	if (file) options->width = (uint32_t)hr__term_width();
 	options->colour = *hr__style(file, HR__STYLE_PLAIN) != 0;
 	options->utf8 = hr__term_utf8();
 }

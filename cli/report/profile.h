@@ -24,7 +24,7 @@ void hr__patterns_free(hr__patterns *patterns);
 /* Opens [path] and fills the progress bar up to [to]. False: it failed, and a message was printed. */
 bool hr__profile_open(const char *path, hr__progress *progress, double to, hr__capture **out);
 
-/* Sets width and character set from the terminal, and colours if [file] is a terminal that supports them. */
+/* Sets the character set of the terminal, and its width and colours for [file]: stdout, or NULL for a file, which has the default width. */
 void hr__profile_look(hr_profile_options *options, FILE *file);
 
 /* An hr_profile_writer that writes to a FILE. */

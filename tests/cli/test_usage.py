@@ -147,10 +147,15 @@ class Devices(CommandTest):
     def test_the_demo_says_that_its_gpu_is_emulated(self):
         if Path("/dev/nvidiactl").exists():
             self.skipTest("this machine has a card")
-        for command in (("devices",), ("demo", "--steps", "1", "--out", self.folder.name + "/demo")):
-            result = run(*command, env={"HEADROOM_CUDA": "1"})
-            self.assertRegex(result.stderr, r"^headroom: GPU:0 is an emulated device[^\n]*CUDA: no driver found[^\n]*HEADROOM_REQUIRE_CUDA=1[^\n]*\n$")
-        self.assertEqual(run("devices", env={"HEADROOM_CUDA": "0"}).stderr, "")  # as requested
+        result = run("demo", "--steps", "1", "--out", self.folder.name + "/demo", env={"HEADROOM_CUDA": "1"})
+        self.assertRegex(result.stderr, r"^headroom: GPU:0 is an emulated device[^\n]*CUDA: no driver found[^\n]*HEADROOM_REQUIRE_CUDA=1[^\n]*\n$")
+
+    def test_devices_says_once_why_there_is_no_card(self):
+        if Path("/dev/nvidiactl").exists():
+            self.skipTest("this machine has a card")
+        for options in ((), ("--json",)):
+            result = run("devices", *options, env={"HEADROOM_CUDA": "1"})
+            self.assertEqual((result.stdout.count("no driver found"), result.stderr), (1, ""))
 
     def test_an_emulated_gpu_can_be_refused(self):
         devices = self.json("devices", env={"HEADROOM_REQUIRE_CUDA": "1", "HEADROOM_CUDA": "0"})["devices"]

@@ -36,7 +36,7 @@ static void fail(unsigned times)
 	void *block;
 	CHECK_STATUS(HR_OK, hr_allocator_get_default("SIM:0", &allocator));
 	for (unsigned i = 0; i < times; i++) CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, GIB << 14, &block));
-	CHECK_CONTAINS(hr_last_message(), "cannot give 16.0 TiB");
+	CHECK_CONTAINS(hr_last_message(), "cannot allocate 16.0 TiB");
 }
 
 static char *read_file(const char *name)
@@ -159,7 +159,7 @@ static void test_a_failing_disk_leaves_no_half_report(void)
 		unsigned before = count_files();
 		hr_fault_os_fail_nth(nth, false, ENOSPC);
 		CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, GIB << 14, &block));
-		CHECK_CONTAINS(hr_last_message(), "cannot give 16.0 TiB");
+		CHECK_CONTAINS(hr_last_message(), "cannot allocate 16.0 TiB");
 		bool told = strstr(hr_last_message(), "could not be written") != NULL;
 		hr_fault_os_fail_nth(0, false, 0);
 		CHECK_EQ(count_files(), before + !told);
@@ -185,10 +185,11 @@ static void test_a_process_writes_16_report_files_and_explains_the_limit(void)
 	CHECK_STR(path, expected);
 	CHECK(strstr(hr_last_message(), "the report") == NULL);
 	CHECK_STATUS(HR_TOO_SMALL, hr_oom_get_file(report, path, strlen(expected)));
+	CHECK_STATUS(HR_TOO_SMALL, hr_oom_get_file(report, NULL, 0));
 	CHECK_STATUS(HR_OK, hr_oom_get_file(report, path, strlen(expected) + 1));
 	fail(5000);
 	CHECK_EQ(count_files(), 16);
-	CHECK_CONTAINS(hr_last_message(), "(the report is in no file: this process has written 16; HEADROOM_OOM_REPORT_FILES allows more)");
+	CHECK_CONTAINS(hr_last_message(), "(the report was not written to a file: this process has written 16; HEADROOM_OOM_REPORT_FILES allows more)");
 	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
 	CHECK_GT(hr_oom_format_text(report, NULL, 0), 0);
 	CHECK_STATUS(HR_TOO_MANY, hr_oom_get_file(report, path, sizeof path));

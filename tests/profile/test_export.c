@@ -646,6 +646,31 @@ static void test_many_allocators_and_devices(void)
 	remove_folder();
 }
 
+/* One byte of the address distinguishes 256 devices only. */
+static void test_equal_addresses_of_many_devices_differ_in_an_rmm_log(void)
+{
+	enum { DEVICES = 600 };
+	static unsigned long long seen[DEVICES];
+	uint32_t count = 0;
+	char line[200];
+	snprintf(folder, sizeof folder, "/tmp/hr_test_export_XXXXXX");
+	CHECK(mkdtemp(folder) != NULL);
+	hr__capture *capture = capture_of_many(DEVICES, DEVICES);
+	CHECK_STATUS(HR_OK, hr__export_write(capture, HR__EXPORT_RMM_CSV, in_folder("rmm.csv")));
+	FILE *file = fopen(in_folder("rmm.csv"), "r");
+	CHECK(file != NULL);
+	while (count < DEVICES && fgets(line, sizeof line, file)) {
+		if (sscanf(line, "%*[^,],%*[^,],allocate,%llx,", &seen[count]) != 1) continue;
+		for (uint32_t i = 0; i < count; i++) CHECK(seen[i] != seen[count]);
+		count++;
+	}
+	CHECK_EQ(count, DEVICES);
+	fclose(file);
+	hr__capture_close(capture);
+	CHECK_EQ(unlink(in_folder("rmm.csv")), 0);
+	remove_folder();
+}
+
 /* ---- peaks of devices ---- */
 
 struct sum {
@@ -761,7 +786,7 @@ static const hr_test tests[] = { T(test_formats_have_names), T(test_an_export_ap
 	                             T(test_bad_formats_and_paths_are_refused),
 	                             T(test_a_failed_write_is_an_error_and_leaves_no_file),
 	                             T(test_a_full_disk_leaves_what_was_there), T(test_no_link_is_followed_at_any_moment),
-	                             T(test_damaged_traces_are_refused_or_read_safely), T(test_many_allocators_and_devices),
+	                             T(test_damaged_traces_are_refused_or_read_safely), T(test_many_allocators_and_devices), T(test_equal_addresses_of_many_devices_differ_in_an_rmm_log),
 	                             T(test_what_is_live_at_the_peak_of_each_device), T(test_the_peaks_of_many_devices_take_one_pass),
 	                             T(test_recordings_of_one_second_have_a_session_each) };
 

@@ -5,13 +5,17 @@
  * Threads are numbered from 1; a failure is always of thread 1. Sizes are requested bytes. Times count from the beginning of the recording, so that they do not wrap at midnight. They are still
  * times of day, and readers (including Headroom's) accept at most 24 hours: a longer recording wraps to 00:00:00. A log has a
  * single address space, but blocks of two devices may have equal addresses. So the top byte of addresses is 1 for the second
- * device, 2 for the third, and so on. */
+ * device, 2 for the third, and so on; from the 257th device on the byte below it counts further. */
 #include <stdio.h>
 
 #include "analysis/export/export_file.h"
 #include "analysis/export/export_formats.h"
 
-#define DEVICE_SHIFT 56
+/* The bits of addresses that differ between devices. */
+static uint64_t device_bits(uint32_t device)
+{
+	return (uint64_t)(device & 0xff) << 56 | (uint64_t)(device >> 8) << 48;
+}
 
 static bool put(hr__export_file *file, uint32_t thread, uint64_t time_ns, const char *action, uint64_t address, uint64_t bytes, hr_stream stream)
 {
@@ -27,7 +31,7 @@ static bool put_change(hr__export_file *file, const hr__capture *capture, const 
 {
 	const hr__allocation *allocation = &capture->allocations[change->allocation];
 	uint64_t asked = allocation->bytes - allocation->slack;
-	uint64_t address = allocation->address ^ (uint64_t)hr__allocation_device(capture, change->allocation) << DEVICE_SHIFT;
+	uint64_t address = allocation->address ^ device_bits(hr__allocation_device(capture, change->allocation));
 	if (allocation->bytes == 0) return true; /* a log cannot express it */
 	return put(file, change->thread, hr__export_change_ns(capture, change), change->frees ? "free" : "allocate", address,
 	           asked ? asked : allocation->bytes, capture->streams[change->stream]);

@@ -31,7 +31,8 @@ hr_status hr__chunk_table_ensure_slow(hr__chunk_table *table, uint32_t count)
 	while (!hr__chunk_table_has(table, count)) {
 		uint32_t more = records_to_commit(table);
 		if (table->committed + more > HR__CHUNKS_MAX)
-			return hr__fail(HR_TOO_MANY, "an allocator holds %u chunks already, which is the most there can be", table->committed);
+			return hr__fail(HR_TOO_MANY, "a shard of the allocator has %u chunks, the maximum; free blocks, allocate fewer and larger ones, or create another allocator",
+			                table->committed);
 		int error = hr__os()->commit(&table->chunks[table->committed], more * sizeof(hr__chunk));
 		if (error) return hr__os_fail(error, "cannot get host memory for %u more chunk records", more);
 		table->committed += more;

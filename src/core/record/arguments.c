@@ -42,9 +42,9 @@ hr_status hr__profiler_parse_steps(const char *text, hr_profiler_options *option
 	for (;;) {
 		hr_profiler_steps range;
 		if (!read_range(&at, &range) || (*at && *at != ','))
-			return hr__fail(HR_INVALID_ARGUMENT, "profile_steps: \"%.200s\" is no list of steps such as 1,10,100-103; the first step is 1", text);
+			return hr__fail(HR_INVALID_ARGUMENT, "\"%.200s\" is not a list of steps such as 1,10,100-103; the first step is 1", text);
 		if (parsed.step_count == HR_PROFILER_STEPS_MAX)
-			return hr__fail(HR_INVALID_ARGUMENT, "profile_steps: more than %d entries; ranges such as 100-200 count as one", HR_PROFILER_STEPS_MAX);
+			return hr__fail(HR_INVALID_ARGUMENT, "more than %d entries; ranges such as 100-200 count as one", HR_PROFILER_STEPS_MAX);
 		parsed.steps[parsed.step_count++] = range;
 		if (!*at++) break;
 	}
@@ -56,7 +56,7 @@ hr_status hr__profiler_parse_max_bytes(const char *text, hr_profiler_options *op
 {
 	uint64_t bytes;
 	if (hr__parse_size(text, &bytes) || (bytes && bytes < HR__TRACE_LIMIT_MIN))
-		return hr__fail(HR_INVALID_ARGUMENT, "max_bytes: \"%.200s\" is not a size of 1 MiB or more, such as 512MiB or 2GiB; 0 is no limit", text);
+		return hr__fail(HR_INVALID_ARGUMENT, "\"%.200s\" is not a size of 1 MiB or more, such as 512MiB or 2GiB; 0 is no limit", text);
 	options->max_bytes = bytes;
 	return HR_OK;
 }
@@ -67,7 +67,7 @@ hr_status hr__profiler_parse_stack_depth(const char *text, hr_profiler_options *
 	const char *at = text;
 	if (strcmp(text, "0") == 0) frames = 0;
 	else if (!read_number(&at, &frames) || *at || frames > HR_STACK_DEPTH_MAX)
-		return hr__fail(HR_INVALID_ARGUMENT, "stacks: \"%.200s\" is no number of frames from 0 to %d; 0 is no stacks", text, HR_STACK_DEPTH_MAX);
+		return hr__fail(HR_INVALID_ARGUMENT, "\"%.200s\" is not a number of frames from 0 to %d; 0 is no stacks", text, HR_STACK_DEPTH_MAX);
 	options->stack_depth = (uint32_t)frames;
 	return HR_OK;
 }
@@ -82,12 +82,14 @@ static hr_status read_switch(const char *key, const char *value, bool *out)
 
 static hr_status read_setting(const char *key, const char *value, hr_profiler_options *options)
 {
-	if (strcmp(key, "profile_steps") == 0) return hr__profiler_parse_steps(value, options);
-	if (strcmp(key, "compress") == 0) return read_switch(key, value, &options->compress);
-	if (strcmp(key, "tensorboard") == 0) return read_switch(key, value, &options->tensorboard);
-	if (strcmp(key, "max_bytes") == 0) return hr__profiler_parse_max_bytes(value, options);
-	if (strcmp(key, "stacks") == 0) return hr__profiler_parse_stack_depth(value, options);
-	return hr__fail(HR_INVALID_ARGUMENT, ARGUMENT ": no such setting as \"%.200s\"; there are profile_steps, compress, tensorboard, max_bytes and stacks", key);
+	hr_status status = HR_OK;
+	if (strcmp(key, "profile_steps") == 0) status = hr__profiler_parse_steps(value, options);
+	else if (strcmp(key, "max_bytes") == 0) status = hr__profiler_parse_max_bytes(value, options);
+	else if (strcmp(key, "stacks") == 0) status = hr__profiler_parse_stack_depth(value, options);
+	else if (strcmp(key, "compress") == 0) return read_switch(key, value, &options->compress);
+	else if (strcmp(key, "tensorboard") == 0) return read_switch(key, value, &options->tensorboard);
+	else return hr__fail(HR_INVALID_ARGUMENT, ARGUMENT ": unknown setting \"%.200s\"; the settings are profile_steps, compress, tensorboard, max_bytes and stacks", key);
+	return status ? hr__fail_in(status, ARGUMENT ": %s", key) : HR_OK;
 }
 
 static hr_status read_settings(const char *text, hr_profiler_options *options)

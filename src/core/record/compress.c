@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base/atomic.h"
+#include "core/base/lock.h"
 #include "core/base/status.h"
 #include "core/os/library.h"
 #include "core/os/os.h"
@@ -48,7 +49,8 @@ static struct zstd {
 	const char *(*error_name)(size_t result);
 } zstd;
 
-static hr__atomic_u32 loaded; /* 1: zstd is filled in. Threads that load it concurrently write the same values */
+static hr__atomic_u32 loaded; /* 1: zstd is filled in and does not change any more */
+static hr__lock load_lock = HR__LOCK_INIT(HR__RANK_SETTINGS);
 
 /* Copies a data pointer into a function pointer, which C does not allow by assignment. */
 static bool find(hr__library *library, const char *name, void *function)
@@ -75,8 +77,12 @@ hr_status hr__pack_available(void)
 	hr__library *library = hr__library_open("libzstd.so.1", why, sizeof why);
 	if (!library) return hr__fail(HR_UNSUPPORTED, "packing traces needs libzstd (Debian: libzstd1): %s", why);
 	if (!find_all(library, &calls)) return hr__fail(HR_UNSUPPORTED, "packing traces needs libzstd 1.4 or newer");
-	zstd = calls;
-	hr__store_release(&loaded, 1);
+	hr__lock_take(&load_lock);
+	if (!hr__load_relaxed(&loaded)) {
+		zstd = calls;
+		hr__store_release(&loaded, 1);
+	}
+	hr__lock_release(&load_lock);
 	return HR_OK;
 }
 

@@ -53,7 +53,7 @@ static void say(const char *variable, const char *what, const char *more)
 /* Reports a failure to standard error. The program's call succeeds, and its thread keeps the last message [before]. */
 static void complain(const char *variable, const hr__last *before)
 {
-	say(variable, hr_last_message(), "; the program goes on");
+	say(variable, hr_last_message(), "; the program continues");
 	hr__setting_ignored(variable, before);
 }
 
@@ -67,7 +67,7 @@ void hr__environment_ended(hr_status status, const char *missed, bool gives_way)
 {
 	if (status) say("HEADROOM_TRACE", hr_last_message(), "");
 	else if (missed[0]) say("HEADROOM_TRACE_STEPS", missed, "");
-	if (gives_way) say("HEADROOM_TRACE", "the recording ends here, since the program starts one of its own", "");
+	if (gives_way) say("HEADROOM_TRACE", "the recording ends here, because the program starts its own", "");
 }
 
 /* Returns a failure only of a recording that the program started itself. */
@@ -88,7 +88,7 @@ static hr_status end_at_exit(void)
 	uint32_t no = 0;
 	if (!hr__cas_acq_rel(&exit_hook, &no, 1)) return HR_OK;
 	int error = hr__os_at_exit(at_exit);
-	return error ? hr__os_fail(error, "cannot register what to do at exit") : HR_OK;
+	return error ? hr__os_fail(error, "cannot register an exit handler") : HR_OK;
 }
 
 uint32_t hr__stack_depth_wanted(void)
@@ -131,11 +131,13 @@ static void begin_trace(const hr__last *before)
 	}
 	report_stack_depth(before);
 	options.compress = is_on("HEADROOM_TRACE_COMPRESS");
-	hr_status status = steps && steps[0] ? hr__profiler_parse_steps(steps, &options) : HR_OK;
-	if (!status && most && most[0]) status = hr__profiler_parse_max_bytes(most, &options);
+	hr_status status = HR_OK;
+	const char *variable = "HEADROOM_TRACE";
+	if (steps && steps[0] && (status = hr__profiler_parse_steps(steps, &options)) != HR_OK) variable = "HEADROOM_TRACE_STEPS";
+	if (!status && most && most[0] && (status = hr__profiler_parse_max_bytes(most, &options)) != HR_OK) variable = "HEADROOM_TRACE_MAX_BYTES";
 	if (!status) status = hr__profiler_start_file(pattern, tensorboard, &options);
 	if (!status) status = end_at_exit();
-	if (status) complain("HEADROOM_TRACE", before);
+	if (status) complain(variable, before);
 }
 
 static void begin_top(const hr__last *before)
@@ -179,7 +181,7 @@ uint32_t hr__threads_wanted(void)
 	char *end = NULL;
 	long count = text && text[0] ? strtol(text, &end, 10) : 0;
 	if (end && (*end || end == text || count < 1)) {
-		hr__fail(HR_INVALID_ARGUMENT, "it is no number of threads; one is 1 or more");
+		hr__fail(HR_INVALID_ARGUMENT, "it is not a number of threads; use 1 or more");
 		hr__setting_ignored(variable, &before);
 		count = 0;
 	}
