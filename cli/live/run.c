@@ -26,7 +26,7 @@ static const hr__option options[] = {
 	            "number for which there is no file, %% a percent sign" },
 	[STEPS] = { "--steps", "LIST", "record only these steps, such as 1,10,100-103: each step, or range of steps, in a file of its own, FILE-stepN" },
 	[COMPRESS] = { "--compress", NULL, "pack the file with zstd when the recording ends, to FILE.zst" },
-	[MAX_BYTES] = { "--max-bytes", "SIZE", "end the recording when the file has that size, such as 512MiB; the program goes on" },
+	[MAX_BYTES] = { "--max-bytes", "SIZE", "end the recording when the file has that size, such as 512MiB; the program continues" },
 	[STACKS] = { "--stacks", "DEPTH", "record the call stack of each allocation, with up to DEPTH frames, 1 to 128" },
 	[TENSORBOARD] = { "--tensorboard", "DIR", "when the recording ends, write it for TensorBoard and XProf too, into the log directory DIR" },
 	{ NULL, NULL, NULL },
@@ -98,7 +98,7 @@ static bool check_trace(const hr__arguments *arguments)
 	} else if (path && !path[0]) {
 		hr__complain("run: --trace needs the name of a file");
 	} else if (path && !steps && !strchr(path, '%') && access(path, F_OK) == 0) {
-		hr__complain("run: %s exists already; a recording writes over nothing", hr__quote(path, strlen(path), quoted));
+		hr__complain("run: %s exists already; recordings do not overwrite files", hr__quote(path, strlen(path), quoted));
 	} else if (steps && hr__profiler_parse_steps(steps, &parsed)) {
 		hr__complain("run: --steps: %s", hr_last_message());
 	} else if (hr__arguments_has(arguments, MAX_BYTES) && hr__profiler_parse_max_bytes(arguments->values[MAX_BYTES], &parsed)) {

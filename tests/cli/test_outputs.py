@@ -59,7 +59,7 @@ class Outputs(CommandTest):
     def test_pipes_and_directories_are_refused_at_once(self):
         for arguments in self.each():
             os.mkfifo(self.out)
-            self.fails(2, *arguments, self.out, says=["no regular file", str(self.out)])
+            self.fails(2, *arguments, self.out, says=["not a regular file", str(self.out)])
             self.out.unlink()
             self.out.symlink_to(self.place / "pipe")
             os.mkfifo(self.place / "pipe")

@@ -81,7 +81,7 @@ class Replay(CommandTest):
         self.assertEqual([replay[key] for key in MEASURED], [None] * len(MEASURED))
         text = run("replay", self.trace, "--limit", self.peak // 2)
         self.assertEqual(text.returncode, 1)
-        for part in ("does not fit", "the first, at event", "cannot give", "its limit allows", "raise the limit"):
+        for part in ("does not fit", "the first, at event", "cannot allocate", "its limit allows", "raise the limit"):
             self.assertIn(part, " ".join(text.stdout.split()))
 
     def check_found_limit(self, trace, *options):

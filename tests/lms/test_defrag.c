@@ -484,7 +484,7 @@ static void test_the_verdict_names_what_is_moved_and_advises_defragmentation(voi
 		CHECK_EQ(verdict.bytes, 256 * KIB);
 		CHECK_EQ((int)verdict.tier, (int)HR_TIER_NONE);
 		CHECK_CONTAINS(verdict.text, "tensors of 256.0 KiB have to move on the device");
-		CHECK_EQ(strstr(verdict.text, "which hr_alloc does by itself") != NULL, defrag);
+		CHECK_EQ(strstr(verdict.text, "which hr_alloc does automatically") != NULL, defrag);
 		CHECK_STR(verdict.advice, defrag ? "" : "Defragmentation is off: set hr_lms_options.defrag, or call hr_set_lms_defrag_enabled(true) before "
 		                                        "the first tensor.");
 		CHECK_EQ(lms_stats_of().bytes_defragged, 0); /* the query moved nothing */

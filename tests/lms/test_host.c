@@ -437,7 +437,7 @@ static void test_a_full_pool_without_a_file_says_so(void)
 	CHECK_CONTAINS(hr_last_message(), "raise host_limit");
 	CHECK(is_zero(&more));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, store(host, block, 2 * MIB, 2, 0, &more));
-	CHECK_CONTAINS(hr_last_message(), "above its limit of 1.0 MiB; raise host_limit");
+	CHECK_CONTAINS(hr_last_message(), "exceeds its limit of 1.0 MiB; raise host_limit");
 	check_load(host, &all, block, 1, 0);
 	CHECK_EQ(hr__host_get_usage(host).peak_pinned_bytes, MIB);
 	CHECK_STATUS(HR_IN_USE, hr__host_close(host));
@@ -461,7 +461,7 @@ static void test_a_full_file_says_so(void)
 	CHECK_CONTAINS(hr_last_message(), "4,194,304 B of its spill_limit of 4,194,404 B are in use");
 	CHECK_CONTAINS(hr_last_message(), "raise spill_limit");
 	CHECK_STATUS(HR_OUT_OF_MEMORY, store(host, block, 5 * MIB, 9, 0, &more));
-	CHECK_CONTAINS(hr_last_message(), "5.0 MiB asked for");
+	CHECK_CONTAINS(hr_last_message(), "5.0 MiB requested");
 	CHECK_STATUS(HR_IN_USE, hr__host_close(host));
 	CHECK_CONTAINS(hr_last_message(), "4.0 MiB in the file");
 	/* Freed space is reused, and two adjacent ranges as one. */
@@ -495,7 +495,7 @@ static void test_a_disk_that_is_full_leaves_what_there_is(void)
 		atomic_store(&disk.extend_error, full[i]);
 		CHECK_STATUS(HR_OUT_OF_MEMORY, store(host, block, MIB, 9, 0, &more));
 		CHECK_CONTAINS(hr_last_message(), directory);
-		CHECK_CONTAINS(hr_last_message(), "is full: 1.0 MiB asked for, spill_limit is 4.0 MiB");
+		CHECK_CONTAINS(hr_last_message(), "is full: 1.0 MiB requested, spill_limit is 4.0 MiB");
 		CHECK_CONTAINS(hr_last_message(), hr__os_error(full[i]));
 		CHECK(is_zero(&more));
 	}

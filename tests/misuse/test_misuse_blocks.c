@@ -10,7 +10,7 @@ static void test_double_free_of_a_large_block(void)
 	hr_allocator a = allocator();
 	void *block = block_of(a, 1 << 20);
 	CHECK_STATUS(HR_OK, hr_free(a, block, 0));
-	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block, 0), "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere",
+	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block, 0), "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator",
 	       ADDRESS(block));
 	still_works(a, 0);
 }
@@ -30,7 +30,7 @@ static void test_double_free_after_a_trim(void)
 	void *block = block_of(a, 100);
 	CHECK_STATUS(HR_OK, hr_free(a, block, 0));
 	CHECK_STATUS(HR_OK, hr_allocator_trim(a, NULL));
-	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block, 0), "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere",
+	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block, 0), "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator",
 	       ADDRESS(block));
 	still_works(a, 0);
 }
@@ -45,7 +45,7 @@ static void test_double_free_with_a_direct_allocator(void)
 	void *block = block_of(a, 1000);
 	CHECK_STATUS(HR_OK, hr_free(a, block, 0));
 	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block, 0),
-	       "SIM:0_direct has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(block));
+	       "SIM:0_direct has no block at %#llx: it was freed already, or comes from another allocator", ADDRESS(block));
 	still_works(a, 0);
 }
 
@@ -54,9 +54,9 @@ static void test_free_of_an_interior_pointer(void)
 	hr_allocator a = allocator();
 	char *block = block_of(a, 1 << 20);
 	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block + 256, 0),
-	       "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(block + 256));
+	       "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator", ADDRESS(block + 256));
 	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block + 1, 0),
-	       "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(block + 1));
+	       "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator", ADDRESS(block + 1));
 	still_works(a, 1);
 }
 
@@ -65,7 +65,7 @@ static void test_free_of_the_end_of_a_block(void)
 	hr_allocator a = allocator();
 	char *block = block_of(a, 300);
 	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block + 512 * 1024, 0),
-	       "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(block + 512 * 1024));
+	       "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator", ADDRESS(block + 512 * 1024));
 	still_works(a, 1);
 }
 
@@ -73,7 +73,7 @@ static void test_free_of_memory_from_malloc(void)
 {
 	hr_allocator a = allocator();
 	void *block = malloc(64);
-	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block, 0), "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere",
+	EXPECT(HR_NOT_ALLOCATED, hr_free(a, block, 0), "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator",
 	       ADDRESS(block));
 	free(block);
 	still_works(a, 0);
@@ -84,7 +84,7 @@ static void test_free_of_a_variable(void)
 	hr_allocator a = allocator();
 	int variable = 0;
 	EXPECT(HR_NOT_ALLOCATED, hr_free(a, &variable, 0),
-	       "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(&variable));
+	       "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator", ADDRESS(&variable));
 	still_works(a, 0);
 }
 
@@ -99,7 +99,7 @@ static void test_free_with_another_allocator(void)
 	CHECK_STATUS(HR_OK, hr_allocator_create(sim, &options, &other));
 	void *block = block_of(a, 1000);
 	EXPECT(HR_NOT_ALLOCATED, hr_free(other, block, 0),
-	       "the other has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(block));
+	       "the other has no block at %#llx: it was freed already, or comes from another allocator", ADDRESS(block));
 	still_works(a, 1);
 	still_works(other, 0);
 }
@@ -165,7 +165,7 @@ static void test_alloc_of_zero_bytes(void)
 	hr_allocator a = allocator();
 	void *out = &a;
 	for (int i = 0; i < 2; i++) { /* the first call of a thread uses another path */
-		EXPECT(HR_INVALID_ARGUMENT, hr_alloc_bytes(a, 0, &out), "SIM:0_bfc: zero bytes were asked for; ask for at least one");
+		EXPECT(HR_INVALID_ARGUMENT, hr_alloc_bytes(a, 0, &out), "SIM:0_bfc: the request is for 0 bytes; request at least 1");
 		CHECK_EQ(out, &a);
 		still_works(a, 0);
 	}
@@ -177,7 +177,7 @@ static void test_alloc_of_size_max(void)
 	void *out = &a;
 	for (int i = 0; i < 2; i++) {
 		EXPECT(HR_INVALID_ARGUMENT, hr_alloc_bytes(a, SIZE_MAX, &out),
-		       "SIM:0_bfc: 18446744073709551615 bytes were asked for, above the most that any request may be, 2^48");
+		       "SIM:0_bfc: 18446744073709551615 bytes were requested; the maximum is 2^48");
 		CHECK_EQ(out, &a);
 		still_works(a, 0);
 	}
@@ -188,9 +188,9 @@ static void test_alloc_of_a_byte_too_many(void)
 	hr_allocator a = allocator();
 	void *out;
 	EXPECT(HR_INVALID_ARGUMENT, hr_alloc_bytes(a, (UINT64_C(1) << 48) + 1, &out),
-	       "SIM:0_bfc: 281474976710657 bytes were asked for, above the most that any request may be, 2^48");
+	       "SIM:0_bfc: 281474976710657 bytes were requested; the maximum is 2^48");
 	EXPECT(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, UINT64_C(1) << 48, &out),
-	       "SIM:0_bfc cannot give 256.0 TiB: that alone is more than the 1.0 GiB that SIM:0 has; ask for less");
+	       "SIM:0_bfc cannot allocate 256.0 TiB: the request alone exceeds the 1.0 GiB that SIM:0 has; request less");
 	still_works(a, 0);
 }
 
@@ -200,9 +200,9 @@ static void test_alloc_of_more_than_there_is(void)
 	void *out;
 	block_of(a, 900 * MIB);
 	EXPECT(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, 200 * MIB, &out),
-	       "SIM:0_bfc cannot give 200.0 MiB: 900.0 MiB of 1.0 GiB are in use; 0 B are free in 0 blocks, the largest 0 B, and the "
+	       "SIM:0_bfc cannot allocate 200.0 MiB: 900.0 MiB of 1.0 GiB are in use; 0 B are free in 0 blocks, the largest 0 B, and the "
 	       "device can "
-	       "give 124.0 MiB more; free something or ask for less");
+	       "give 124.0 MiB more; free memory or request less");
 	still_works(a, 1);
 }
 
@@ -282,7 +282,7 @@ static void test_alloc_on_a_stream_that_never_was(void)
 	request.stream = 5;
 	for (int i = 0; i < 2; i++) {
 		EXPECT(HR_INVALID_ARGUMENT, hr_alloc(a, &request, &out),
-		       "SIM:0_bfc: SIM:0 has no stream 5; make one with hr_stream_create");
+		       "SIM:0_bfc: SIM:0 has no stream 5; create it with hr_stream_create");
 		still_works(a, 0);
 	}
 }
@@ -297,10 +297,10 @@ static void test_alloc_on_a_destroyed_stream(void)
 	CHECK_STATUS(HR_OK, hr_stream_create(sim, &request.stream));
 	CHECK_STATUS(HR_OK, hr_alloc(a, &request, &out));
 	CHECK_STATUS(HR_OK, hr_stream_destroy(sim, request.stream));
-	EXPECT(HR_INVALID_ARGUMENT, hr_alloc(a, &request, &out), "SIM:0_bfc: SIM:0 has no stream 1; make one with hr_stream_create");
+	EXPECT(HR_INVALID_ARGUMENT, hr_alloc(a, &request, &out), "SIM:0_bfc: SIM:0 has no stream 1; create it with hr_stream_create");
 	EXPECT(HR_INVALID_ARGUMENT, hr_free(a, out, request.stream), "hr_free: SIM:0 has no stream 1");
 	EXPECT(HR_INVALID_ARGUMENT, hr_allocation_record_stream(a, out, request.stream), "hr_allocation_record_stream: SIM:0 has no stream 1");
-	EXPECT(HR_INVALID_ARGUMENT, hr_stream_destroy(sim, request.stream), "SIM:0 has no stream 1; hr_stream_create makes one");
+	EXPECT(HR_INVALID_ARGUMENT, hr_stream_destroy(sim, request.stream), "SIM:0 has no stream 1; create it with hr_stream_create");
 	CHECK_STATUS(HR_OK, hr_free(a, out, HR_STREAM_DEFAULT)); /* memory that was used on it can still be freed */
 	still_works(a, 0);
 }
@@ -313,12 +313,12 @@ static void test_info_about_an_address_without_a_block(void)
 	hr_allocation_info info = { .struct_size = sizeof info };
 	void *block = block_of(a, 100);
 	EXPECT(HR_NOT_ALLOCATED, hr_allocation_get_info(a, &info, &info),
-	       "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(&info));
+	       "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator", ADDRESS(&info));
 	CHECK_STATUS(HR_OK, hr_free(a, block, 0));
 	EXPECT(HR_NOT_ALLOCATED, hr_allocation_get_info(a, block, &info),
-	       "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(block));
+	       "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator", ADDRESS(block));
 	EXPECT(HR_NOT_ALLOCATED, hr_allocation_get_info(a, NULL, &info),
-	       "SIM:0_bfc has no block at 0: it was freed already, or came from elsewhere");
+	       "SIM:0_bfc has no block at 0: it was freed already, or comes from another allocator");
 	still_works(a, 0);
 }
 
@@ -339,7 +339,7 @@ static void test_record_stream_of_an_address_without_a_block(void)
 	void *block = block_of(a, 100);
 	CHECK_STATUS(HR_OK, hr_free(a, block, 0));
 	EXPECT(HR_NOT_ALLOCATED, hr_allocation_record_stream(a, block, 0),
-	       "SIM:0_bfc has no block at %#llx: it was freed already, or came from elsewhere", ADDRESS(block));
+	       "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator", ADDRESS(block));
 	still_works(a, 0);
 }
 
@@ -459,7 +459,7 @@ static void test_custom_allocator_above_its_limit(void)
 	void *out;
 	custom.gives = (void *)0x10000;
 	EXPECT(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, 1025 * MIB, &out),
-	       "SIM:0_mine cannot give 1,074,790,400 B: 0 B of its limit of 1,073,741,824 B are in use; free something or raise the limit");
+	       "SIM:0_mine cannot allocate 1,074,790,400 B: 0 B of its limit of 1,073,741,824 B are in use; free memory or raise the limit");
 	nothing_is_allocated(a);
 }
 

@@ -13,7 +13,7 @@ static hr_allocator_options options_with(const char *kind)
 /* ---- devices ---- */
 
 #define BAD_NAME(name, why)                                                                                \
-	"\"" name "\" is no device name: " why ". Names look like \"GPU:0\", \"CPU:0\", \"/device:GPU:0\" or " \
+	"\"" name "\" is not a device name: " why ". Names look like \"GPU:0\", \"CPU:0\", \"/device:GPU:0\" or " \
 	"\"/job:localhost/replica:0/task:0/device:GPU:0\""
 
 static void test_device_name_that_cannot_be_read(void)
@@ -30,8 +30,8 @@ static void test_device_name_that_cannot_be_read(void)
 static void test_device_that_is_not_there(void)
 {
 	hr_device found;
-	EXPECT(HR_NO_SUCH_DEVICE, hr_device_find("GPU:5", &found), "there is no device \"GPU:5\"; there is GPU:0, CPU:0, SIM:0");
-	EXPECT(HR_NO_SUCH_DEVICE, hr_device_find("TPU:0", &found), "there is no device \"TPU:0\"; there is GPU:0, CPU:0, SIM:0");
+	EXPECT(HR_NO_SUCH_DEVICE, hr_device_find("GPU:5", &found), "there is no device \"GPU:5\"; the devices are GPU:0, CPU:0, SIM:0");
+	EXPECT(HR_NO_SUCH_DEVICE, hr_device_find("TPU:0", &found), "there is no device \"TPU:0\"; the devices are GPU:0, CPU:0, SIM:0");
 	EXPECT(HR_NO_SUCH_DEVICE, hr_device_at(99, &found), "there is no device number 99; there are 3");
 }
 
@@ -42,7 +42,7 @@ static void test_device_name_that_fits_two(void)
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
 	options.devices = 2;
 	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
-	EXPECT(HR_AMBIGUOUS_DEVICE, hr_device_find("GPU", &found), "\"GPU\" fits GPU:0 and GPU:1; say which");
+	EXPECT(HR_AMBIGUOUS_DEVICE, hr_device_find("GPU", &found), "\"GPU\" fits GPU:0 and GPU:1; add the number");
 }
 
 static void test_null_for_a_device(void)
@@ -54,9 +54,9 @@ static void test_zero_device_handle(void)
 {
 	hr_allocator out = { 77 };
 	EXPECT(HR_INVALID_HANDLE, hr_allocator_create((hr_device){ 0 }, NULL, &out),
-	       "device handle 0x0 is none, or from before hr_shutdown; hr_device_find gives one");
+	       "device handle 0x0 is invalid or from before hr_shutdown; get one with hr_device_find");
 	EXPECT(HR_INVALID_HANDLE, hr_stats_scope_begin((hr_device){ 0 }),
-	       "device handle 0x0 is none, or from before hr_shutdown; hr_device_find gives one");
+	       "device handle 0x0 is invalid or from before hr_shutdown; get one with hr_device_find");
 	CHECK_EQ(out.id, 77);
 }
 
@@ -68,7 +68,7 @@ static void test_device_handle_from_before_shutdown(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK_NE(device().id, old.id);
 	EXPECT(HR_INVALID_HANDLE, hr_allocator_create(old, NULL, &out),
-	       "device handle 0x%x is none, or from before hr_shutdown; hr_device_find gives one", old.id);
+	       "device handle 0x%x is invalid or from before hr_shutdown; get one with hr_device_find", old.id);
 	hr_stats_init(&stats);
 	CHECK_STATUS(HR_INVALID_HANDLE, hr_device_get_stats(old, &stats));
 }
@@ -88,9 +88,9 @@ static void test_logical_devices_with_impossible_limits(void)
 	EXPECT(HR_BAD_LIMIT, hr_device_set_logical("SIM:0", &little, 1), "SIM:0: memory limit 0 is 100 B, below one page of 2.0 MiB");
 	EXPECT(HR_BAD_LIMIT, hr_device_set_logical("SIM:0", &much, 1), "SIM:0: memory limit 0 is 1.0 EiB, above its 1.0 TiB");
 	EXPECT(HR_BAD_LIMIT, hr_device_set_logical("SIM:0", together, 2), "SIM:0: the memory limits together exceed its 1.0 TiB");
-	EXPECT(HR_INVALID_ARGUMENT, hr_device_set_logical("SIM:0", together, 0), "a device is split into 1 to 16 logical ones, not 0");
+	EXPECT(HR_INVALID_ARGUMENT, hr_device_set_logical("SIM:0", together, 0), "a device can be split into 1 to 16 logical devices, not 0");
 	EXPECT(HR_INVALID_ARGUMENT, hr_device_set_logical("SIM:0", together, 17),
-	       "a device is split into 1 to 16 logical ones, not 17");
+	       "a device can be split into 1 to 16 logical devices, not 17");
 	EXPECT(HR_INVALID_ARGUMENT, hr_device_set_logical("SIM:0", NULL, 1), "hr_device_set_logical: memory_limits is NULL");
 }
 
@@ -110,7 +110,7 @@ static void test_unknown_allocator_kind(void)
 	hr_allocator_options options = options_with("slab");
 	hr_allocator out = { 77 };
 	EXPECT(HR_UNKNOWN_ALLOCATOR, hr_allocator_create(device(), &options, &out),
-	       "there is no allocator kind \"slab\"; there are: bfc, direct");
+	       "unknown allocator kind \"slab\"; there are: bfc, direct");
 	CHECK_EQ(out.id, 77);
 }
 
@@ -226,7 +226,7 @@ static void test_a_request_a_byte_above_the_limit(void)
 	void *block;
 	hr_allocator a = limited_to(2 * MIB);
 	EXPECT(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, 2 * MIB + 1, &block),
-	       "SIM:0_bfc cannot give 2,097,153 B: that alone is above its limit of 2,097,152 B; raise the limit or ask for less");
+	       "SIM:0_bfc cannot allocate 2,097,153 B: the request alone exceeds its limit of 2,097,152 B; raise the limit or request less");
 	CHECK_STATUS(HR_OK, hr_allocator_destroy(a));
 }
 
@@ -239,8 +239,8 @@ static void test_a_full_allocator_on_an_empty_device(void)
 	request.op = hr_name_intern("model/decoder/layer_11/attention/query/kernel/momentum/of/adam/second");
 	CHECK_STATUS(HR_OK, hr_alloc(a, &request, &block));
 	EXPECT(HR_OUT_OF_MEMORY, hr_alloc_bytes(a, 2 * MIB, &block),
-	       "SIM:0_bfc cannot give 2.0 MiB: 3.0 MiB of 4.0 MiB are in use; 1.0 MiB are free in 1 block, the largest 1.0 MiB, and its limit allows "
-	       "0 B more; free something, raise the limit or ask for less");
+	       "SIM:0_bfc cannot allocate 2.0 MiB: 3.0 MiB of 4.0 MiB are in use; 1.0 MiB are free in 1 block, the largest 1.0 MiB, and its limit allows "
+	       "0 B more; free memory, raise the limit or request less");
 	EXPECT(HR_IN_USE, hr_allocator_destroy(a),
 	       "SIM:0_bfc still has 1 block of 3.0 MiB allocated, the largest 3.0 MiB by op model/decoder/.../query/kernel/momentum/of/adam/second; free them, or "
 	       "use hr_allocator_destroy_all");
@@ -269,8 +269,8 @@ static void test_close_of_the_default_allocator(void)
 	hr_allocator a;
 	device();
 	CHECK_STATUS(HR_OK, hr_allocator_get_default("SIM:0", &a));
-	EXPECT(HR_IN_USE, hr_allocator_destroy(a), "SIM:0_bfc is the default allocator of SIM:0; it lives until hr_shutdown");
-	EXPECT(HR_IN_USE, hr_allocator_destroy_all(a), "SIM:0_bfc is the default allocator of SIM:0; it lives until hr_shutdown");
+	EXPECT(HR_IN_USE, hr_allocator_destroy(a), "SIM:0_bfc is the default allocator of SIM:0; hr_shutdown destroys it");
+	EXPECT(HR_IN_USE, hr_allocator_destroy_all(a), "SIM:0_bfc is the default allocator of SIM:0; hr_shutdown destroys it");
 	still_works(a, 0);
 }
 
@@ -347,9 +347,9 @@ static const hr_custom_allocator sound = { .struct_size = sizeof sound, .alloc =
 static void test_custom_allocator_registered_twice(void)
 {
 	CHECK_STATUS(HR_OK, hr_allocator_register("mine", &sound, NULL));
-	EXPECT(HR_ALREADY_EXISTS, hr_allocator_register("mine", &sound, NULL), "there is an allocator kind \"mine\" already");
-	EXPECT(HR_ALREADY_EXISTS, hr_allocator_register("bfc", &sound, NULL), "there is an allocator kind \"bfc\" already");
-	EXPECT(HR_ALREADY_EXISTS, hr_allocator_register("direct", &sound, NULL), "there is an allocator kind \"direct\" already");
+	EXPECT(HR_ALREADY_EXISTS, hr_allocator_register("mine", &sound, NULL), "allocator kind \"mine\" exists already");
+	EXPECT(HR_ALREADY_EXISTS, hr_allocator_register("bfc", &sound, NULL), "allocator kind \"bfc\" exists already");
+	EXPECT(HR_ALREADY_EXISTS, hr_allocator_register("direct", &sound, NULL), "allocator kind \"direct\" exists already");
 }
 
 static void test_incomplete_custom_allocator(void)
@@ -453,10 +453,10 @@ static void test_region_that_is_not_there(void)
 static void test_getters_of_a_gpu_that_is_not_there(void)
 {
 	CHECK_EQ(hr_get_bytes_in_use(7), -HR_NO_SUCH_DEVICE);
-	CHECK_STR(hr_last_message(), "there is no device \"GPU:7\"; there is GPU:0, CPU:0, SIM:0");
+	CHECK_STR(hr_last_message(), "there is no device \"GPU:7\"; the devices are GPU:0, CPU:0, SIM:0");
 	CHECK_EQ(hr_get_num_allocs(-1), -HR_NO_SUCH_DEVICE);
-	CHECK_STR(hr_last_message(), "there is no device \"GPU:-1\"; there is GPU:0, CPU:0, SIM:0");
-	EXPECT(HR_NO_SUCH_DEVICE, hr_reset_memory_stats("GPU:9"), "there is no device \"GPU:9\"; there is GPU:0, CPU:0, SIM:0");
+	CHECK_STR(hr_last_message(), "there is no device \"GPU:-1\"; the devices are GPU:0, CPU:0, SIM:0");
+	EXPECT(HR_NO_SUCH_DEVICE, hr_reset_memory_stats("GPU:9"), "there is no device \"GPU:9\"; the devices are GPU:0, CPU:0, SIM:0");
 }
 
 /* ---- scopes ---- */
@@ -465,11 +465,11 @@ static void test_scope_end_without_begin(void)
 {
 	hr_device sim = device();
 	EXPECT(HR_INVALID_ARGUMENT, hr_stats_scope_end(sim, NULL),
-	       "hr_stats_scope_end: this thread is inside no scope; every end needs its begin");
+	       "hr_stats_scope_end: no scope is open on this thread; call hr_stats_scope_begin first");
 	CHECK_STATUS(HR_OK, hr_stats_scope_begin(sim));
 	CHECK_STATUS(HR_OK, hr_stats_scope_end(sim, NULL));
 	EXPECT(HR_INVALID_ARGUMENT, hr_stats_scope_end(sim, NULL),
-	       "hr_stats_scope_end: this thread is inside no scope; every end needs its begin");
+	       "hr_stats_scope_end: no scope is open on this thread; call hr_stats_scope_begin first");
 }
 
 static void test_scope_end_on_another_device(void)
@@ -563,7 +563,7 @@ static hr_device parents_device;
 static void *parents_block;
 
 #define FORKED_ALLOCATOR "this process is a fork of the one that made the allocator; call hr_shutdown() first"
-#define FORKED_DEVICE "this process is a fork, and devices are its parent's; call hr_shutdown to start anew"
+#define FORKED_DEVICE "this process is a fork, and the devices belong to its parent; call hr_shutdown() to start over"
 
 /* Every call that could use an object of the parent, or whose effect would be lost. */
 static void use_after_fork(void *argument)

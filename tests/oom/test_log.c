@@ -477,7 +477,7 @@ static void test_requests_inherit_op_and_scope_of_their_thread(void)
 static void test_scopes_must_balance(void)
 {
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_name_scope_pop());
-	CHECK_STR(hr_last_message(), "hr_name_scope_pop: this thread is inside no name scope; every pop needs its push");
+	CHECK_STR(hr_last_message(), "hr_name_scope_pop: no name scope is open on this thread; call hr_name_scope_push first");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_name_scope_push(NULL));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_name_scope_push(""));
 	for (int i = 0; i < 64; i++) CHECK_STATUS(HR_OK, hr_name_scope_push("deep"));

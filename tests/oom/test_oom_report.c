@@ -80,7 +80,7 @@ static void test_a_report_has_everything_in_it(void)
 	request.bytes = 30 * MIB + 1;
 	request.alignment = 4096;
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc(allocator, &request, &block));
-	CHECK_CONTAINS(hr_last_message(), "cannot give 30.0 MiB");
+	CHECK_CONTAINS(hr_last_message(), "cannot allocate 30.0 MiB");
 	handle = last();
 
 	const hr__report *report = hr__report_open(handle.id);
@@ -197,7 +197,7 @@ static void test_a_report_is_made_when_every_call_of_the_system_fails(void)
 		CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 40 * MIB, &block));
 		hr_fault_os_fail_nth(nth, true, ENOMEM);
 		hr_oom_report handle = fail(allocator, 65 * MIB);
-		CHECK_CONTAINS(hr_last_message(), "cannot give 65.0 MiB");
+		CHECK_CONTAINS(hr_last_message(), "cannot allocate 65.0 MiB");
 		hr_fault_os_fail_nth(0, false, 0);
 		check_text(handle, hr_oom_format_text);
 		CHECK_STATUS(HR_OK, hr_shutdown());
@@ -307,7 +307,7 @@ static void test_the_last_sixteen_are_kept(void)
 	CHECK_STATUS(HR_OK, hr_oom_get_verdict(first, &verdict));
 	latest = fail(allocator, GIB);
 	CHECK_STATUS(HR_INVALID_HANDLE, hr_oom_get_verdict(first, &verdict));
-	CHECK_CONTAINS(hr_last_message(), "no longer there");
+	CHECK_CONTAINS(hr_last_message(), "no longer exists");
 	CHECK_EQ(hr_oom_format_text(first, NULL, 0), 0);
 	CHECK_STATUS(HR_INVALID_HANDLE, hr_oom_save(first, "/nowhere/at/all"));
 	CHECK_STATUS(HR_INVALID_HANDLE, hr_oom_get_verdict((hr_oom_report){ 0 }, &verdict));
@@ -355,7 +355,7 @@ static void test_the_callback_is_called_once_and_the_message_stays(void)
 	hr_oom_report report = fail(called.allocator, GIB);
 	CHECK_EQ(called.calls, 1);
 	CHECK_EQ(called.report.id, report.id);
-	CHECK_CONTAINS(hr_last_message(), "cannot give 1.0 GiB");
+	CHECK_CONTAINS(hr_last_message(), "cannot allocate 1.0 GiB");
 	CHECK_EQ(fail(called.allocator, 2 * GIB).id, report.id + 1);
 	CHECK_EQ(called.calls, 2);
 	CHECK_STATUS(HR_OK, hr_shutdown());

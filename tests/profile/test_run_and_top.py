@@ -204,7 +204,7 @@ class Run(Folder):
             result = run(*REPLAY[1:], env={**self.env, **variables})
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertIn(word, result.stderr)
-            self.assertIn("goes on", result.stderr)
+            self.assertIn("continues", result.stderr)
         self.assertEqual(self.files(), [])
 
     def test_a_program_that_records_by_itself_does_so_when_it_is_recorded(self):

@@ -88,7 +88,7 @@ static void test_shapes_that_do_not_fit(void)
 	REFUSED(ones(F, HR_DIMS(2, -3)), "full", "-3");
 	REFUSED(ones(F, HR_DIMS(INT64_C(1) << 40, INT64_C(1) << 40)), "full", "2^60");
 	REFUSED(ones(F, (const int64_t[9]){ 1, 1, 1, 1, 1, 1, 1, 1, 1 }, 9), "full", "9");
-	REFUSED(hr_random_uniform(F, HR_DIMS(2), 1, 1, 1), "random_uniform", "nothing from 1 up to 1");
+	REFUSED(hr_random_uniform(F, HR_DIMS(2), 1, 1, 1), "random_uniform", "from 1 to 1 is empty");
 	REFUSED(hr_random_normal(F, HR_DIMS(-2), 1), "random_normal", "dimension 0 is -2");
 	end();
 }
@@ -131,12 +131,12 @@ static void test_unknown_values_of_enums(void)
 	REFUSED(hr_one_hot(ones(HR_DTYPE_INT32, HR_DIMS(2)), 3, (hr_dtype)NO_SUCH), "one_hot", "dtype");
 	CHECK(!hr_get_variable("v", F, HR_DIMS(2), (hr_initializer){ .kind = NO_SUCH }).id);
 	CHECK_CONTAINS(hr_last_message(), "variable \"v\"");
-	CHECK_CONTAINS(hr_last_message(), "99 is no initializer");
+	CHECK_CONTAINS(hr_last_message(), "99 is not an initializer");
 	CHECK_STATUS(HR_OK, hr_variable_scope_push("net", HR_REUSE_OR_MAKE));
 	CHECK(!hr_dense("one", ones(F, HR_DIMS(2, 3)), 4, (hr_activation)NO_SUCH, 1).id);
 	CHECK_EQ((int)hr_last_status(), (int)HR_INVALID_ARGUMENT);
 	CHECK_CONTAINS(hr_last_message(), "tower/net/one");
-	CHECK_CONTAINS(hr_last_message(), "99 is no activation");
+	CHECK_CONTAINS(hr_last_message(), "99 is not an activation");
 	CHECK_STATUS(HR_OK, hr_variable_scope_pop());
 
 	hr_variable w = hr_get_variable("w", F, HR_DIMS(2), HR_ZEROS);
@@ -174,7 +174,7 @@ static void test_null(void)
 	begin();
 	REFUSED(hr_constant(F, HR_DIMS(2), NULL), "constant", "NULL");
 	REFUSED(hr_full(F, NULL, 2, 1), "full", "NULL");
-	REFUSED(hr_concat(NULL, 2, 0), "concat", "nothing");
+	REFUSED(hr_concat(NULL, 2, 0), "concat", "no values to join");
 	REFUSED(hr_transpose(ones(F, HR_DIMS(2, 3)), NULL, 2), "transpose", "order");
 	REFUSED(hr_reshape(ones(F, HR_DIMS(2, 3)), NULL, 1), "reshape", "NULL");
 	CHECK(!hr_group(NULL, 2).id);
@@ -449,13 +449,13 @@ static void test_wrong_initializers(void)
 		hr_initializer initializer;
 		const char *part;
 	} wrong[] = {
-		{ HR_DTYPE_INT32, HR_FULL(1e30), "1e+30 is no int32" },
-		{ HR_DTYPE_INT64, HR_FULL(NAN), "is no int64" },
-		{ HR_DTYPE_UINT8, HR_FULL(-1), "-1 is no uint8" },
-		{ HR_DTYPE_INT64, HR_UNIFORM(NAN, NAN, 1), "there is nothing from" },
-		{ F, HR_UNIFORM(0, INFINITY, 1), "there is nothing from 0 up to inf" },
-		{ F, HR_UNIFORM(1, 1, 1), "there is nothing from 1 up to 1" },
-		{ HR_DTYPE_INT32, HR_UNIFORM(5, 2, 1), "there is nothing from 5 up to 2" },
+		{ HR_DTYPE_INT32, HR_FULL(1e30), "1e+30 is not a valid int32" },
+		{ HR_DTYPE_INT64, HR_FULL(NAN), "is not a valid int64" },
+		{ HR_DTYPE_UINT8, HR_FULL(-1), "-1 is not a valid uint8" },
+		{ HR_DTYPE_INT64, HR_UNIFORM(NAN, NAN, 1), "the range from" },
+		{ F, HR_UNIFORM(0, INFINITY, 1), "the range from 0 to inf is empty" },
+		{ F, HR_UNIFORM(1, 1, 1), "the range from 1 to 1 is empty" },
+		{ HR_DTYPE_INT32, HR_UNIFORM(5, 2, 1), "the range from 5 to 2 is empty" },
 		{ HR_DTYPE_INT32, HR_UNIFORM(0.25, 0.75, 1), "there is no integer" },
 		{ HR_DTYPE_UINT8, HR_UNIFORM(0, 1000, 1), "not all from 0 to 1000 are of uint8" },
 		{ HR_DTYPE_BOOL, HR_UNIFORM(0, 1, 1), "bool" },

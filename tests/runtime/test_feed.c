@@ -107,7 +107,7 @@ static void test_messages_call_a_placeholder_by_its_name(void)
 	CHECK_STR(hr_last_message(), "hr_feed_from_array: data is NULL");
 	hr_value loose = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3), 1);
 	CHECK_EQ(hr_feed_from_array(session, loose, numbers, 12).value.id, 0);
-	CHECK_STR(hr_last_message(), "hr_feed_from_array: what is fed is no placeholder");
+	CHECK_STR(hr_last_message(), "hr_feed_from_array: the value fed is not a placeholder");
 	hr_value_release(loose);
 	CHECK_EQ(hr_feed_from_array((hr_session){ 0 }, x, numbers, 12).value.id, 0);
 	end();

@@ -416,7 +416,7 @@ static void test_metadata_of_a_call(void)
 		hr_value_release(out);
 	}
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_function_call_with_options(function, &in, 1, &out, 1, &options, NULL));
-	CHECK_STR(hr_last_message(), "hr_function_call_with_options: a run that is traced needs metadata to put it in");
+	CHECK_STR(hr_last_message(), "hr_function_call_with_options: a traced run needs metadata");
 	/* Op by op there is no run to trace; the rest of the metadata is set. */
 	hr_run_functions_eagerly(true);
 	CHECK_STATUS(HR_UNSUPPORTED, hr_function_call_with_options(function, &in, 1, &out, 1, &options, &metadata));

@@ -121,8 +121,8 @@ static void test_layer_norm_normalises_rows(void)
 	}
 	tensor x = make(HR_DTYPE_FLOAT32, SHAPE(2, 3)), g = make(HR_DTYPE_FLOAT32, SHAPE(3)), b = make(HR_DTYPE_FLOAT32, SHAPE(2));
 	tensor s = make(HR_DTYPE_FLOAT32, SCALAR_SHAPE), i = make(HR_DTYPE_INT32, SHAPE(3)), d = make(HR_DTYPE_FLOAT64, SHAPE(3));
-	check_refused(HR__OP_LAYER_NORM, (tensor[]){ x, b, g }, 3, &none, "shapes [2,3] and [2] do not fit: gain");
-	check_refused(HR__OP_LAYER_NORM, (tensor[]){ x, g, b }, 3, &none, "shapes [2,3] and [2] do not fit: bias");
+	check_refused(HR__OP_LAYER_NORM, (tensor[]){ x, b, g }, 3, &none, "shapes [2,3] and [2] are incompatible: gain");
+	check_refused(HR__OP_LAYER_NORM, (tensor[]){ x, g, b }, 3, &none, "shapes [2,3] and [2] are incompatible: bias");
 	check_refused(HR__OP_LAYER_NORM, (tensor[]){ x, g, d }, 3, &none, "dtypes float32 and float64 differ");
 	check_refused(HR__OP_LAYER_NORM, (tensor[]){ s, g, g }, 3, &none, "shape [] has no last dimension");
 	check_refused(HR__OP_LAYER_NORM, (tensor[]){ i, i, i }, 3, &none, "dtype is int32");
@@ -240,9 +240,9 @@ static void test_convolutions_refuse_what_does_not_fit(void)
 		   e = make(HR_DTYPE_FLOAT32, SHAPE(4, 3, 0, 3));
 	tensor i = make(HR_DTYPE_INT32, SHAPE(2, 3, 5, 6)), large = make(HR_DTYPE_FLOAT32, SHAPE(4, 3, 8, 3));
 	hr__attrs one = { .stride = 1 }, of_x = { .stride = 1, .dims = x.type.dims }, of_f = { .stride = 1, .dims = f.type.dims };
-	check_refused(HR__OP_CONV2D, (tensor[]){ x, g }, 2, &one, "shapes [2,3,5,6] and [4,2,3,3] do not fit: their second dimensions");
+	check_refused(HR__OP_CONV2D, (tensor[]){ x, g }, 2, &one, "shapes [2,3,5,6] and [4,2,3,3] are incompatible: their second dimensions");
 	check_refused(HR__OP_CONV2D, (tensor[]){ m, f }, 2, &one,
-	              "shapes [2,3] and [4,3,3,3] do not fit: images are [n,channels,height,width]");
+	              "shapes [2,3] and [4,3,3,3] are incompatible: images are [n,channels,height,width]");
 	check_refused(HR__OP_CONV2D, (tensor[]){ x, large }, 2, &(hr__attrs){ .stride = 1, .padding = 1 },
 	              "the filter is larger than the image");
 	check_refused(HR__OP_CONV2D, (tensor[]){ x, e }, 2, &one, "the filter has no height");

@@ -421,7 +421,7 @@ static hr_value filled(hr_dtype dtype, int64_t rows, double value)
 /* The second of two gradients is invalid in the way [way]. */
 static void refuse_update(const hr_optimizer *optimizer, hr_variable a, hr_variable b, int way)
 {
-	static const char *const parts[] = { "variable \"b\"", "[32,64]", "float64", "variable \"empty\" has no contents", "used up", "twice" };
+	static const char *const parts[] = { "variable \"b\"", "[32,64]", "float64", "variable \"empty\" has no contents", "was consumed", "twice" };
 	hr_variable variables[] = { a, b };
 	hr_value gradients[] = { filled(HR_DTYPE_FLOAT32, 64, 1), filled(HR_DTYPE_FLOAT32, 64, 1) };
 	if (way == 2) gradients[1] = hr_cast(gradients[1], HR_DTYPE_FLOAT64);

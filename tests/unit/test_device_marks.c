@@ -142,7 +142,7 @@ static void test_a_full_ring_drops_its_oldest_marks(void)
 		marks[i] = mark(one);
 	}
 	for (uint64_t i = 0; i < MORE; i++) CHECK_STATUS(HR_INVALID_HANDLE, time_status(one, marks[i]));
-	CHECK_CONTAINS(hr_last_message(), "is not remembered; the last 4096 of a stream are");
+	CHECK_CONTAINS(hr_last_message(), "is not known any more; the last 4096 of a stream are");
 	for (uint64_t i = MORE; i < ALL; i++) CHECK_EQ(time_of(one, marks[i]), (i + 1) * 1000);
 	/* The next remaining mark stands in for forgotten ones. */
 	static const uint64_t asked[] = { 0, MORE - 1, MORE, MORE + 1, ALL / 2, ALL - 1 };
@@ -565,7 +565,7 @@ static void test_a_device_without_streams_marks_what_is_done(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark(device, 1, NULL));
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, 1, freed));
 	CHECK_STATUS(HR_UNSUPPORTED, hr__device_mark_time(device, HR_STREAM_DEFAULT, first, &ns));
-	CHECK_STR(hr_last_message(), "CPU:0 does not tell when work was done");
+	CHECK_STR(hr_last_message(), "CPU:0 does not report when work was done");
 	CHECK_EQ(hr_backend_calls(), calls);
 }
 
@@ -590,7 +590,7 @@ static void test_a_device_that_does_not_tell_the_time_can_be_marked(void)
 	CHECK_STATUS(HR_UNSUPPORTED, hr__device_mark_time(device, one, marked, &ns));
 	CHECK_STATUS(HR_UNSUPPORTED, hr__device_mark_time(device, one, marked + 1, &ns));
 	CHECK_STATUS(HR_UNSUPPORTED, hr__call_event_time(device->physical, 1, &ns));
-	CHECK_STR(hr_last_message(), "the old device does not tell when work was done");
+	CHECK_STR(hr_last_message(), "the old device does not report when work was done");
 }
 
 /* ---- faults ---- */

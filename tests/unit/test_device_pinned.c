@@ -271,7 +271,7 @@ static void test_no_list_shows_it_and_no_name_finds_it(void)
 	const char *names[] = { "GPU:0 host memory", "/device:GPU:0 host memory", "host memory" };
 	for (size_t i = 0; i < 3; i++) CHECK_STATUS(HR_BAD_DEVICE_NAME, hr_device_find(names[i], &found));
 	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_device_find("GPU:1", &found));
-	CHECK_CONTAINS(hr_last_message(), "there is GPU:0, CPU:0, SIM:0");
+	CHECK_CONTAINS(hr_last_message(), "the devices are GPU:0, CPU:0, SIM:0");
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:*", &found)); /* one fits, two do not */
 	CHECK_EQ(info_of(device).logical_count, 1);
 	hr_allocator none;
@@ -792,7 +792,7 @@ static void test_the_limit_can_be_changed_while_nothing_is_reserved(void)
 	CHECK_STATUS(HR_IN_USE, hr__device_pinned(device, 2 * SLAB, &other));
 	CHECK(other == NULL);
 	CHECK_STR(hr_last_message(),
-	          "the host pool of GPU:0 has a host_limit of 67,108,865 B and 67,108,864 B of it in use, so it cannot be made "
+	          "the host pool of GPU:0 has a host_limit of 67,108,865 B and 67,108,864 B of it in use, so the limit cannot become "
 	          "128.0 MiB; close what uses it first");
 	CHECK_EQ(hr__device_limit(pinned), SLAB + 1);
 	/* An open allocator keeps its limit; the device has the new one. */
@@ -839,16 +839,16 @@ static void test_the_message_of_a_full_pool_names_it_and_the_remedy(void)
 	for (int i = 0; i < 4; i++) blocks[i] = take(allocator, 2 * MIB, HR_STREAM_DEFAULT);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 3 * MIB, &block));
 	CHECK_STR(hr_last_message(),
-	          "the host pool of GPU:0 is full: 3.0 MiB asked for, but 8.0 MiB of its limit of 8.0 MiB are in use, and "
+	          "the host pool of GPU:0 is full: 3.0 MiB requested, but 8.0 MiB of its limit of 8.0 MiB are in use, and "
 	          "the largest of 0 free blocks (0 B) is 0 B; raise host_limit");
 	CHECK_STATUS(HR_OK, hr_free(allocator, blocks[1], HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_free(allocator, blocks[3], HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 3 * MIB, &block));
 	CHECK_STR(hr_last_message(),
-	          "the host pool of GPU:0 is full: 3.0 MiB asked for, but 4.0 MiB of its limit of 8.0 MiB are in use, and "
+	          "the host pool of GPU:0 is full: 3.0 MiB requested, but 4.0 MiB of its limit of 8.0 MiB are in use, and "
 	          "the largest of 2 free blocks (4.0 MiB) is 2.0 MiB; raise host_limit");
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 9 * MIB, &block));
-	CHECK_STR(hr_last_message(), "the host pool of GPU:0 is too small for 9.0 MiB: that alone is above its limit of 8.0 MiB; raise "
+	CHECK_STR(hr_last_message(), "the host pool of GPU:0 is too small for 9.0 MiB: the request alone exceeds its limit of 8.0 MiB; raise "
 	                             "host_limit");
 	hr_verdict verdict = { .struct_size = sizeof verdict };
 	CHECK_STATUS(HR_OK, hr_allocator_would_fit(allocator, &HR_REQUEST(5 * MIB), &verdict));
@@ -862,8 +862,8 @@ static void test_the_message_of_a_full_pool_names_it_and_the_remedy(void)
 	uint64_t address;
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__page_pool_plain_alloc(pinned, MIB, &address));
 	CHECK_STR(hr_last_message(),
-	          "GPU:0 host memory: 1.0 MiB asked for, but of its limit of 8.0 MiB, 8.0 MiB are reserved and 0 B are "
-	          "left; a larger host_limit or freeing memory helps");
+	          "GPU:0 host memory: 1.0 MiB requested, but of its limit of 8.0 MiB, 8.0 MiB are reserved and 0 B are "
+	          "left; free memory, or raise host_limit");
 	look(allocator);
 }
 
@@ -875,7 +875,7 @@ static void test_a_host_that_refuses_is_full_too(void)
 	hr_backend_fail_nth(1, true, HR_NO_HOST_MEMORY);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, MIB, &block));
 	CHECK_CONTAINS(hr_last_message(),
-	               "the host pool of CNT:0 cannot grow: 1.0 MiB asked for, 0 B of its limit of 1.0 GiB in use: ");
+	               "the host pool of CNT:0 cannot grow: 1.0 MiB requested, 0 B of its limit of 1.0 GiB in use: ");
 	CHECK_CONTAINS(hr_last_message(), "but the host itself is full: host_alloc was made to fail");
 	hr_backend_fail_nth(0, false, HR_OK);
 	look(allocator);

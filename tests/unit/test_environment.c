@@ -60,8 +60,8 @@ static void test_nothing_in_the_environment_stops_a_program(void)
 	} bad[] = {
 		{ "HEADROOM_CUDA", "no", "\"no\" is neither 0 nor 1" },
 		{ "HEADROOM_CUDA_PAGE", "3MiB", "it must be a power of two" },
-		{ "HEADROOM_EMULATED", "memory=lots", "\"lots\" is no size" },
-		{ "HEADROOM_LIMIT", "lots", "\"lots\" is no size" },
+		{ "HEADROOM_EMULATED", "memory=lots", "\"lots\" is not a size" },
+		{ "HEADROOM_LIMIT", "lots", "\"lots\" is not a size" },
 		{ "HEADROOM_LIMIT", "1KiB", "below one page" },
 		{ "HEADROOM_LIMIT", "0", "below one page" },
 		{ "HEADROOM_LMS", "nonsense=1", "no such setting" },
@@ -69,9 +69,9 @@ static void test_nothing_in_the_environment_stops_a_program(void)
 		{ "HEADROOM_LMS", "policy=none_such", "there is no policy \"none_such\"" },
 		{ "HEADROOM_LMS", "spill_dir=/no/such/place", "/no/such/place" },
 		{ "HEADROOM_LMS", "step_csv=/no/such/place/steps.csv", "cannot make step_csv" },
-		{ "HEADROOM_OOM_REPORT_FILES", "0", "no number of files" },
-		{ "HEADROOM_THREADS", "many", "no number of threads" },
-		{ "HEADROOM_THREADS", "0", "no number of threads" },
+		{ "HEADROOM_OOM_REPORT_FILES", "0", "not a number of files" },
+		{ "HEADROOM_THREADS", "many", "not a number of threads" },
+		{ "HEADROOM_THREADS", "0", "not a number of threads" },
 	};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		clear();
@@ -165,9 +165,9 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_EQ(stats.bytes_limit, 10 * MIB);
 	void *more;
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(own, 1, &more)); /* the whole limit of the device is in use */
-	CHECK_CONTAINS(hr_last_message(), "the limit of GPU:0 (HEADROOM_LIMIT in the environment) allows 0 B more; free something, raise the limit");
+	CHECK_CONTAINS(hr_last_message(), "the limit of GPU:0 (HEADROOM_LIMIT in the environment) allows 0 B more; free memory, raise the limit");
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(own, 11 * MIB, &more));
-	CHECK_CONTAINS(hr_last_message(), "that alone is above its limit of 10.0 MiB (HEADROOM_LIMIT in the environment); raise the limit");
+	CHECK_CONTAINS(hr_last_message(), "the request alone exceeds its limit of 10.0 MiB (HEADROOM_LIMIT in the environment); raise the limit");
 	hr_oom_report report;
 	static char text[65536];
 	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));
@@ -184,7 +184,7 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_EQ(info_of("GPU:1").limit_bytes, 10 * MIB);
 	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 5 * MIB, &more));
-	CHECK_CONTAINS(hr_last_message(), "that alone is above its limit of 4.0 MiB (memory_limit of hr_device_set_logical); raise the limit");
+	CHECK_CONTAINS(hr_last_message(), "the request alone exceeds its limit of 4.0 MiB (memory_limit of hr_device_set_logical); raise the limit");
 	clear();
 	/* A limit above the device's memory changes nothing. */
 	setenv("HEADROOM_LIMIT", "1TiB", 1);
@@ -192,7 +192,7 @@ static void test_a_limit_for_the_whole_process(void)
 	CHECK_STATUS(HR_OK, hr_environment_check());
 	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(allocator, 2048 * MIB, &more));
-	CHECK_CONTAINS(hr_last_message(), "that alone is more than the 1.0 GiB that GPU:0 has; ask for less"); /* no limit to raise */
+	CHECK_CONTAINS(hr_last_message(), "the request alone exceeds the 1.0 GiB that GPU:0 has; request less"); /* no limit to raise */
 	clear();
 }
 
@@ -210,8 +210,8 @@ static void test_cuda_can_be_required(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	setenv("HEADROOM_REQUIRE_CUDA", "1", 1);
 	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_allocator_get_default(NULL, &allocator));
-	CHECK_STR(hr_last_message(), "there is no device \"GPU:0\"; there is CPU:0, SIM:0, EMU:0; HEADROOM_REQUIRE_CUDA keeps emulated devices from "
-	                             "standing in for GPUs. CUDA: switched off (HEADROOM_CUDA=0, or hr_cuda_configure)");
+	CHECK_STR(hr_last_message(), "there is no device \"GPU:0\"; the devices are CPU:0, SIM:0, EMU:0; HEADROOM_REQUIRE_CUDA forbids "
+	                             "emulated devices in place of GPUs. CUDA: switched off (HEADROOM_CUDA=0, or hr_cuda_configure)");
 	CHECK_EQ(hr_get_bytes_in_use(0), -HR_NO_SUCH_DEVICE);
 	hr_session_options options;
 	hr_session_options_init(&options);

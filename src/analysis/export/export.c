@@ -52,5 +52,5 @@ hr_status hr__export_write(const hr__capture *capture, enum hr__export_format fo
 	case HR__EXPORT_PPROF: return hr__export_pprof(capture, path);
 	case HR__EXPORT_FORMATS: break;
 	}
-	return hr__fail(HR_INVALID_ARGUMENT, "%d is no format to export", (int)format);
+	return hr__fail(HR_INVALID_ARGUMENT, "%d is not an export format", (int)format);
 }

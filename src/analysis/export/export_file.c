@@ -72,7 +72,7 @@ static int open_part(hr__export_file *file, size_t room)
 static hr_status refuse(const char *path, int error)
 {
 	if (error == ELOOP) return hr__fail(HR_IO, "%s cannot be written: it is a symbolic link; name the file itself, or remove the link", path);
-	return hr__fail(HR_IO, "%s cannot be written: it is no regular file; name another one, or /dev/stdout to write to a pipe", path);
+	return hr__fail(HR_IO, "%s cannot be written: it is not a regular file; name another one, or /dev/stdout to write to a pipe", path);
 }
 
 hr_status hr__export_file_open(const char *path, hr__export_file **out)

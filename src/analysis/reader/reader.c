@@ -134,7 +134,7 @@ static hr_status check_header(const hr__trace_reader *r, const hr__trace_header 
 	if (h->header_size < sizeof(*h) || h->header_size > HR__TRACE_HEADER_MAX) return bad(12, "the header's size is out of range");
 	if (h->block_size < HR__TRACE_BLOCK_MIN || h->block_size > HR__TRACE_BLOCK_MAX)
 		return bad(32, "the blocks' size is out of range");
-	if (h->units_per_second == 0) return bad(56, "the clock stands still");
+	if (h->units_per_second == 0) return bad(56, "the clock's frequency is 0");
 	if (h->complete != 0 && h->file_bytes < h->header_size) return bad(80, "the file is smaller than its header");
 	if (r->size < h->header_size) {
 		return hr__fail(HR_TRUNCATED, "the trace ends inside its header, at byte %llu", (unsigned long long)r->size);

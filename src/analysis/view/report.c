@@ -477,7 +477,7 @@ static void write_warnings(const hr__profile *p, hr__text_out *out)
 	uint64_t unknown = count_unknown_frees(c);
 	char count[32], line[128];
 	if (!c->complete) hr__text_paragraph(out, "The recording did not end in an orderly way; what there is up to then is shown.");
-	if (c->limited) hr__text_paragraph(out, "The recording ended when its file had reached the limit of its size; what came later is not in it.");
+	if (c->limited) hr__text_paragraph(out, "The recording ended when its file had reached the limit of its size; later events are missing.");
 	snprintf(line, sizeof line, "%s event%s lost while recording: sums can be off.", hr__format_count(c->lost, count, sizeof count),
 	         c->lost == 1 ? " was" : "s were");
 	if (c->lost) hr__text_paragraph(out, line);

@@ -188,7 +188,7 @@ hr_status hr__call_timed_event_create(hr__physical *device, hr_native_event *eve
 hr_status hr__call_event_time(hr__physical *device, hr_native_event event, uint64_t *ns)
 {
 	if (!device->table->event_time) {
-		return hr__fail(HR_UNSUPPORTED, "the %s device does not tell when work was done", device->table->name);
+		return hr__fail(HR_UNSUPPORTED, "the %s device does not report when work was done", device->table->name);
 	}
 	CALL(device, event_time, event, ns);
 }

@@ -76,7 +76,7 @@ hr_status hr__backend_check(const hr_backend *backend, hr_backend *complete)
 {
 	if (!backend) return hr__fail(HR_INVALID_ARGUMENT, "hr_backend_register: backend is NULL");
 	if (backend->version > HR_BACKEND_VERSION) {
-		return hr__fail(HR_TOO_NEW, "the backend is of version %u; this library knows %u", backend->version, HR_BACKEND_VERSION);
+		return hr__fail(HR_TOO_NEW, "the backend has version %u; this library supports version %u", backend->version, HR_BACKEND_VERSION);
 	}
 	if (backend->version == 0) {
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_backend_register: hr_backend.version is 0; set it to HR_BACKEND_VERSION");

@@ -49,7 +49,7 @@ static hr_status bad_name(const char *text, const char *why)
 {
 	char quoted[HR__QUOTE_CAPACITY];
 	return hr__fail(HR_BAD_DEVICE_NAME,
-	                "%s is no device name: %s. Names look like \"GPU:0\", \"CPU:0\", \"/device:GPU:0\" or "
+	                "%s is not a device name: %s. Names look like \"GPU:0\", \"CPU:0\", \"/device:GPU:0\" or "
 	                "\"/job:localhost/replica:0/task:0/device:GPU:0\"",
 	                hr__device_quote(text, quoted), why);
 }
@@ -116,7 +116,7 @@ static const char *read_device(const char *at, hr__device_spec *spec)
 {
 	size_t length = word_length(at);
 	if (!length) return "the type of the device is missing";
-	if (length >= sizeof spec->type) return "no type of device has a name that long";
+	if (length >= sizeof spec->type) return "the type of the device is too long";
 	for (size_t i = 0; i < length; i++) spec->type[i] = upper(at[i]);
 	spec->type[length] = 0;
 	at += length;
@@ -125,7 +125,7 @@ static const char *read_device(const char *at, hr__device_spec *spec)
 	if (!skip(&at, ":")) return "a \":\" must follow the type of the device";
 	const char *why = read_number(&at, &spec->number, &spec->any_number);
 	if (why) return why;
-	return *at ? "there is something after the number" : NULL;
+	return *at ? "unexpected text after the number" : NULL;
 }
 
 hr_status hr__device_spec_parse(const char *text, hr__device_spec *out)
@@ -134,7 +134,7 @@ hr_status hr__device_spec_parse(const char *text, hr__device_spec *out)
 	const char *at = text;
 	if (!*at) return bad_name(text, "it is empty");
 	const char *why = read_place(&at, &spec.elsewhere);
-	if (!why && at != text && *at != '/') why = *at ? "parts are set apart by \"/\"" : "the device part is missing";
+	if (!why && at != text && *at != '/') why = *at ? "parts are separated by \"/\"" : "the device part is missing";
 	if (!why) {
 		if (!skip(&at, "/device:")) skip(&at, "/");
 		why = read_device(at, &spec);

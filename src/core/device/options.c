@@ -38,7 +38,7 @@ static hr_status read_size(const char *text, uint64_t *out)
 {
 	char quoted[HR__QUOTE_CAPACITY];
 	if (hr__parse_size(text, out) == HR_OK) return HR_OK;
-	return hr__fail(HR_INVALID_ARGUMENT, "%s is no size; one looks like 1073741824, 1GiB, 1.5G or 512MB, and fits in 64 bits",
+	return hr__fail(HR_INVALID_ARGUMENT, "%s is not a size; write it as 1073741824, 1GiB, 1.5G or 512MB, below 2^64",
 	                hr__device_quote(text, quoted));
 }
 
@@ -74,7 +74,7 @@ static hr_status read_duration(const char *text, uint64_t *out)
 	for (size_t i = 0; unit && i < sizeof units / sizeof *units; i++) {
 		if (strcmp(unit, units[i].unit) == 0 && hr__multiply(number, units[i].ns, out)) return HR_OK;
 	}
-	return hr__fail(HR_INVALID_ARGUMENT, "%s is no duration; one looks like 500ns, 5us, 2ms or 1s", hr__device_quote(text, quoted));
+	return hr__fail(HR_INVALID_ARGUMENT, "%s is not a duration; write it as 500ns, 5us, 2ms or 1s", hr__device_quote(text, quoted));
 }
 
 static hr_status read_count(const char *text, uint32_t *out)
@@ -83,7 +83,7 @@ static hr_status read_count(const char *text, uint32_t *out)
 	uint64_t number;
 	const char *end = read_digits(text, &number);
 	if (!end || *end || number > UINT32_MAX) {
-		return hr__fail(HR_INVALID_ARGUMENT, "%s is no number of devices", hr__device_quote(text, quoted));
+		return hr__fail(HR_INVALID_ARGUMENT, "%s is not a number of devices", hr__device_quote(text, quoted));
 	}
 	*out = (uint32_t)number;
 	return HR_OK;
@@ -100,7 +100,7 @@ static hr_status read_setting(char *setting, hr_emulated_options *options)
 	if (strcmp(setting, "link") == 0) return read_rate(value, &options->link_bytes_per_s);
 	if (strcmp(setting, "latency") == 0) return read_duration(value, &options->kernel_latency_ns);
 	if (strcmp(setting, "devices") == 0) return read_count(value, &options->devices);
-	return hr__fail(HR_INVALID_ARGUMENT, "%s is no setting; memory, page, link, latency and devices are",
+	return hr__fail(HR_INVALID_ARGUMENT, "%s is not a setting; the settings are memory, page, link, latency and devices",
 	                hr__device_quote(setting, quoted));
 }
 

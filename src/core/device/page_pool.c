@@ -151,7 +151,7 @@ static hr_status limit_reached(const hr__device *device, uint64_t bytes)
 {
 	hr__sizes size = HR__SIZES(bytes, hr__device_limit(device), hr__page_pool_reserved(device), hr__page_pool_available(device));
 	return hr__fail(HR_OUT_OF_MEMORY,
-	                "%s: %s asked for, but of its limit of %s, %s are reserved and %s are left; a larger %s or freeing memory helps",
+	                "%s: %s requested, but of its limit of %s, %s are reserved and %s are left; free memory, or raise %s",
 	                device->name, size.text[0], size.text[1], size.text[2], size.text[3],
 	                hr__device_limit_setting(device));
 }
@@ -159,7 +159,7 @@ static hr_status limit_reached(const hr__device *device, uint64_t bytes)
 static hr_status device_full(const hr__device *device, uint64_t bytes)
 {
 	hr__sizes size = HR__SIZES(bytes, hr__page_pool_reserved(device), hr__device_limit(device));
-	return hr__fail_in(HR_OUT_OF_MEMORY, "%s: %s asked for with %s of %s reserved, but the %s is full", device->name, size.text[0],
+	return hr__fail_in(HR_OUT_OF_MEMORY, "%s: %s requested with %s of %s reserved, but the %s is full", device->name, size.text[0],
 	                   size.text[1], size.text[2],
 	                   device->pinned_for ? "host itself" : "device itself");
 }
@@ -368,7 +368,7 @@ static hr_status claim_plain_waiting(hr__device *device, uint64_t bytes)
 		case WAIT: hr__lock_wait(attempt); break;
 		}
 	}
-	return hr__fail_in(status, "%s: a page that nobody uses could not be destroyed", device->name);
+	return hr__fail_in(status, "%s: an unused page could not be destroyed", device->name);
 }
 
 static hr_status get_plain(hr__device *device, uint64_t bytes, uint64_t *address)

@@ -75,7 +75,7 @@ hr_status hr__pinned_set_limit(hr__device *pinned, uint64_t limit)
 	hr__sizes size = HR__SIZES(before, hr__page_pool_reserved(pinned), limit);
 	return hr__fail(
 		HR_IN_USE,
-		"the host pool of %s has a host_limit of %s and %s of it in use, so it cannot be made %s; close what uses it first",
+		"the host pool of %s has a host_limit of %s and %s of it in use, so the limit cannot become %s; close what uses it first",
 		pinned->pinned_for->name, size.text[0], size.text[1], size.text[2]);
 }
 

@@ -77,7 +77,7 @@ static hr_status watch_forks(void)
 	static bool watching;
 	if (watching) return HR_OK;
 	int error = hr__os_at_fork(after_fork);
-	if (error) return hr__os_fail(error, "watching for forks");
+	if (error) return hr__os_fail(error, "registering a fork handler");
 	watching = true;
 	return HR_OK;
 }
@@ -248,7 +248,7 @@ static uint32_t logical_count(uint32_t type)
 static hr_status enter(void)
 {
 	if (hr__forked)
-		return hr__fail(HR_FORKED, "this process is a fork, and devices are its parent's; call hr_shutdown to start anew");
+		return hr__fail(HR_FORKED, "this process is a fork, and the devices belong to its parent; call hr_shutdown() to start over");
 	hr__lock_take(&lock);
 	hr_status status = start();
 	if (status != HR_OK) hr__lock_release(&lock);
@@ -308,9 +308,9 @@ static hr_status check_caps(const hr__physical *physical)
 	if (caps->total_bytes == 0) return bad_caps(physical, "caps.total_bytes is 0");
 	if (caps->page_bytes == 0) return physical->table->plain_alloc ? HR_OK : bad_caps(physical, "caps.page_bytes is 0");
 	if (!physical->table->map) return bad_caps(physical, "caps.page_bytes is set without entries for pages");
-	if (!hr__is_power_of_two(caps->page_bytes)) return bad_caps(physical, "caps.page_bytes is no power of two");
+	if (!hr__is_power_of_two(caps->page_bytes)) return bad_caps(physical, "caps.page_bytes is not a power of two");
 	if (!hr__is_power_of_two(caps->map_alignment) || caps->map_alignment < caps->page_bytes) {
-		return bad_caps(physical, "caps.map_alignment is no power of two, or below caps.page_bytes");
+		return bad_caps(physical, "caps.map_alignment is not a power of two, or below caps.page_bytes");
 	}
 	return HR_OK;
 }
@@ -371,11 +371,11 @@ hr__device *hr__device_of(hr_device handle, hr_status *why)
 	uint32_t record = (handle.id & 0xff) - 1;
 	hr__device *device = record < HR__MAX_DEVICES ? &logicals[record] : NULL;
 	if (HR_UNLIKELY(hr__forked)) {
-		*why = hr__fail(HR_FORKED, "this process is a fork, and devices are its parent's; call hr_shutdown to start anew");
+		*why = hr__fail(HR_FORKED, "this process is a fork, and the devices belong to its parent; call hr_shutdown() to start over");
 		return NULL;
 	}
 	if (HR_UNLIKELY(!device || hr__load_acquire(&device->handle) != handle.id)) {
-		*why = hr__fail(HR_INVALID_HANDLE, "device handle 0x%x is none, or from before hr_shutdown; hr_device_find gives one", handle.id);
+		*why = hr__fail(HR_INVALID_HANDLE, "device handle 0x%x is invalid or from before hr_shutdown; get one with hr_device_find", handle.id);
 		return NULL;
 	}
 	if (HR_LIKELY(hr__load_acquire(&device->ready))) return device;
@@ -463,7 +463,7 @@ static const char *list_devices(char *out, size_t capacity)
 			used += (size_t)snprintf(out + used, capacity - used, "%s%s:%u", used ? ", " : "", registry.types[type].text, number);
 		}
 	}
-	return used ? out : "no device at all";
+	return used ? out : "none";
 }
 
 static bool has_cuda(void)
@@ -479,8 +479,8 @@ static hr_status no_such_device(const char *name, bool gpu)
 	if (status != HR_OK) return status;
 	bool refused = gpu && registry.cuda_is_required && !has_cuda();
 	bool tell = refused || (gpu && hr__cuda_is_broken());
-	return hr__fail(HR_NO_SUCH_DEVICE, "there is no device %s; there is %s%s%s%s", hr__device_quote(name, quoted), list_devices(list, sizeof list),
-	                refused ? "; HEADROOM_REQUIRE_CUDA keeps emulated devices from standing in for GPUs" : "", tell ? ". CUDA: " : "",
+	return hr__fail(HR_NO_SUCH_DEVICE, "there is no device %s; the devices are %s%s%s%s", hr__device_quote(name, quoted), list_devices(list, sizeof list),
+	                refused ? "; HEADROOM_REQUIRE_CUDA forbids emulated devices in place of GPUs" : "", tell ? ". CUDA: " : "",
 	                tell ? hr__cuda_why() : "");
 }
 
@@ -512,7 +512,7 @@ static hr_status resolve(const char *name, uint32_t (*count_of)(uint32_t type), 
 	if (status != HR_OK) return status;
 	uint32_t count = at < registry.type_count && !spec.elsewhere ? count_of(at) : 0;
 	if (spec.any_number && count > 1) {
-		return hr__fail(HR_AMBIGUOUS_DEVICE, "%s fits %s:0 and %s:1%s; say which", hr__device_quote(name, quoted), spec.type,
+		return hr__fail(HR_AMBIGUOUS_DEVICE, "%s fits %s:0 and %s:1%s; add the number", hr__device_quote(name, quoted), spec.type,
 		                spec.type, count > 2 ? " and more" : "");
 	}
 	if (spec.number >= count) return no_such_device(name, at == GPU_TYPE);
@@ -664,7 +664,7 @@ static hr_status split(const char *name, const uint64_t *limits, size_t count)
 HR_API hr_status hr_device_set_logical(const char *physical, const uint64_t *memory_limits, size_t count)
 {
 	if (count == 0 || count > HR__MAX_PARTS) {
-		return hr__fail(HR_INVALID_ARGUMENT, "a device is split into 1 to %u logical ones, not %zu", HR__MAX_PARTS, count);
+		return hr__fail(HR_INVALID_ARGUMENT, "a device can be split into 1 to %u logical devices, not %zu", HR__MAX_PARTS, count);
 	}
 	if (!memory_limits) return hr__fail(HR_INVALID_ARGUMENT, "hr_device_set_logical: memory_limits is NULL");
 	hr_status status = enter();
@@ -728,9 +728,9 @@ static hr_status register_backend(const hr_backend *table, void *config)
 {
 	for (uint32_t i = 0; i < registry.type_count; i++) {
 		hr_status status = check_unused(i);
-		if (status != HR_OK) return hr__fail_in(status, "backend %s comes too late", table->name);
+		if (status != HR_OK) return hr__fail_in(status, "backend %s must be registered before the first device is used", table->name);
 	}
-	if (source_named(table->name)) return hr__fail(HR_ALREADY_EXISTS, "there is a backend of the name %s already", table->name);
+	if (source_named(table->name)) return hr__fail(HR_ALREADY_EXISTS, "a backend named %s is registered already", table->name);
 	if (registry.source_count - registry.own_sources == HR__MAX_USER_BACKENDS) {
 		return hr__fail(HR_TOO_MANY, "%u backends are registered already", HR__MAX_USER_BACKENDS);
 	}

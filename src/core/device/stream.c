@@ -137,7 +137,7 @@ static inline void raise_to(hr__atomic_u64 *known, uint64_t epoch)
 
 static hr_status no_such_stream(const hr__device *device, hr_stream stream)
 {
-	return hr__fail(HR_INVALID_ARGUMENT, "%s has no stream %u; hr_stream_create makes one", device->name, stream);
+	return hr__fail(HR_INVALID_ARGUMENT, "%s has no stream %u; create it with hr_stream_create", device->name, stream);
 }
 
 /* ---- rings of marks ---- */
@@ -255,8 +255,8 @@ static waited_event *find_waited(hr__streams *streams, hr_native_event event)
 	return NULL;
 }
 
-/* Prevents reuse of the event of a mark until let_go. False when too many events are held already. */
-static bool hold(hr__streams *streams, hr_native_event event)
+/* Prevents reuse of the event of a mark until release_event. False when too many events are held already. */
+static bool hold_event(hr__streams *streams, hr_native_event event)
 {
 	waited_event *found = find_waited(streams, event);
 	if (!found) {
@@ -268,7 +268,7 @@ static bool hold(hr__streams *streams, hr_native_event event)
 	return true;
 }
 
-static void let_go(hr__physical *physical, hr_native_event event)
+static void release_event(hr__physical *physical, hr_native_event event)
 {
 	hr__streams *streams = physical->streams;
 	waited_event *found = find_waited(streams, event);
@@ -436,7 +436,7 @@ static hr_status event_above(hr__physical *physical, hr_stream stream, uint64_t 
                              bool *held)
 {
 	const mark *found = oldest_above(physical->streams->rings[stream], epoch);
-	*held = found && hold(physical->streams, found->event);
+	*held = found && hold_event(physical->streams, found->event);
 	if (!*held) return record(physical, stream, PLAIN, event, covers);
 	*event = found->event;
 	*covers = found->epoch;
@@ -471,7 +471,7 @@ hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch
 		hr_status waited = hr__call_event_synchronize(physical, events[stream]);
 		hr__lock_take(&physical->stream_lock);
 		if (waited == HR_OK) raise_to(&streams->done[stream], epochs[stream]);
-		if (of_marks & bit(stream)) let_go(physical, events[stream]);
+		if (of_marks & bit(stream)) release_event(physical, events[stream]);
 		else put_event(physical, PLAIN, events[stream]);
 		hr__lock_release(&physical->stream_lock);
 		if (waited != HR_OK) unmarked |= bit(stream);
@@ -506,14 +506,14 @@ hr_status hr__device_mark_time(hr__device *device, hr_stream stream, uint64_t ep
 	hr__physical *physical = device->physical;
 	hr_status status;
 	if (!physical->table->event_time || !hr__has_streams(physical)) {
-		return hr__fail(HR_UNSUPPORTED, "%s does not tell when work was done", device->name);
+		return hr__fail(HR_UNSUPPORTED, "%s does not report when work was done", device->name);
 	}
 	hr__lock_take(&physical->stream_lock);
 	const mark *found = stream < HR_STREAM_MAX ? oldest_above(physical->streams->rings[stream], epoch - 1) : NULL;
 	if (found && found->epoch == epoch) {
 		status = hr__call_event_time(physical, found->event, ns);
 	} else {
-		status = hr__fail(HR_INVALID_HANDLE, "%s: mark %llu of stream %u is not remembered; the last %u of a stream are", device->name,
+		status = hr__fail(HR_INVALID_HANDLE, "%s: mark %llu of stream %u is not known any more; the last %u of a stream are kept", device->name,
 		                  (unsigned long long)epoch, stream, HR__MARKS);
 	}
 	hr__lock_release(&physical->stream_lock);
@@ -550,7 +550,7 @@ static hr_stream settle(hr__physical *physical, hr_native_stream native)
 static hr_status need_streams(const hr__device *device)
 {
 	if (hr__has_streams(device->physical)) return HR_OK;
-	return hr__fail(HR_UNSUPPORTED, "%s has no streams but the default one: its work is done when a call returns", device->name);
+	return hr__fail(HR_UNSUPPORTED, "%s has only the default stream: work is done when a call returns", device->name);
 }
 
 static hr_status need_slot(const hr__device *device)
@@ -695,7 +695,7 @@ static hr_status check_copy(const void *to, const void *from, size_t bytes, hr_c
 {
 	if (kind != HR_COPY_TO_DEVICE && kind != HR_COPY_TO_HOST && kind != HR_COPY_ON_DEVICE) {
 		return hr__fail(HR_INVALID_ARGUMENT,
-		                "hr_stream_copy: %d is no kind of copy; HR_COPY_TO_DEVICE, HR_COPY_TO_HOST, HR_COPY_ON_DEVICE are", (int)kind);
+		                "hr_stream_copy: %d is not a kind of copy; use HR_COPY_TO_DEVICE, HR_COPY_TO_HOST or HR_COPY_ON_DEVICE", (int)kind);
 	}
 	if (bytes == 0) return HR_OK;
 	if (!to || !from) return hr__fail(HR_INVALID_ARGUMENT, "hr_stream_copy: %s is NULL", to ? "from" : "to");

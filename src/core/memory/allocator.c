@@ -110,16 +110,16 @@ hr_status hr__request_check(const hr__allocator *allocator, const hr_request *re
 {
 	if (!request) return hr__fail(HR_INVALID_ARGUMENT, "hr_alloc: the request is NULL");
 	HR_ASSERT(request->struct_size == sizeof *request); /* hr__request_read */
-	if (!request->bytes) return hr__fail(HR_INVALID_ARGUMENT, "%s: zero bytes were asked for; ask for at least one", allocator->name);
+	if (!request->bytes) return hr__fail(HR_INVALID_ARGUMENT, "%s: the request is for 0 bytes; request at least 1", allocator->name);
 	if (request->bytes > BYTES_MAX)
-		return hr__fail(HR_INVALID_ARGUMENT, "%s: %zu bytes were asked for, above the most that any request may be, 2^48",
+		return hr__fail(HR_INVALID_ARGUMENT, "%s: %zu bytes were requested; the maximum is 2^48",
 		                allocator->name, request->bytes);
 	if (request->alignment && !hr__is_power_of_two(request->alignment))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s: alignment %zu is not a power of two", allocator->name, request->alignment);
 	if (request->alignment > ALIGNMENT_MAX)
 		return hr__fail(HR_INVALID_ARGUMENT, "%s: alignment %zu is above 2^40", allocator->name, request->alignment);
 	if (request->stream && !hr__device_has_stream(allocator->device, request->stream))
-		return hr__fail(HR_INVALID_ARGUMENT, "%s: %s has no stream %u; make one with hr_stream_create", allocator->name,
+		return hr__fail(HR_INVALID_ARGUMENT, "%s: %s has no stream %u; create it with hr_stream_create", allocator->name,
 		                hr__device_name(allocator->device), request->stream);
 	return HR_OK;
 }
@@ -240,7 +240,7 @@ static hr_status custom_of(hr__allocator *allocator, const char *name)
 	}
 	hr__lock_release(&registry.lock);
 	if (allocator->kind) return HR_OK;
-	return hr__fail(HR_UNKNOWN_ALLOCATOR, "there is no allocator kind \"%.40s\"; there are: %s", name, known);
+	return hr__fail(HR_UNKNOWN_ALLOCATOR, "unknown allocator kind \"%.40s\"; there are: %s", name, known);
 }
 
 static hr_status kind_of(hr__allocator *allocator, const char *name)
@@ -355,7 +355,7 @@ static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 	if (slot == HR__ALLOCATORS_MAX) return hr__fail(HR_TOO_MANY, "255 allocators exist already; destroy one first");
 	if (!registry.fork_hooked) {
 		int error = hr__os_at_fork(forget_in_child);
-		if (error) return hr__os_fail(error, "cannot register what to do after fork");
+		if (error) return hr__os_fail(error, "cannot register a fork handler");
 		registry.fork_hooked = true;
 	}
 	allocator->slot = slot;
@@ -450,7 +450,7 @@ hr_status hr_allocator_register(const char *name, const hr_custom_allocator *tab
 	bool taken = !strcmp(name, "bfc") || !strcmp(name, "direct");
 	for (uint32_t i = 0; i < registry.custom_count; i++) taken = taken || !strcmp(name, registry.customs[i].name);
 	if (taken) {
-		status = hr__fail(HR_ALREADY_EXISTS, "there is an allocator kind \"%s\" already", name);
+		status = hr__fail(HR_ALREADY_EXISTS, "allocator kind \"%s\" exists already", name);
 	} else if (registry.custom_count == CUSTOM_MAX) {
 		status = hr__fail(HR_TOO_MANY, "%u custom allocators are registered already", CUSTOM_MAX);
 	} else {
@@ -526,7 +526,7 @@ static hr_status close_handle(hr_allocator handle, bool even_in_use)
 	hr__lock_take(&registry.lock);
 	allocator = hr__allocator_of(handle, &status);
 	if (allocator && allocator->is_default)
-		status = hr__fail(HR_IN_USE, "%s is the default allocator of %s; it lives until hr_shutdown", allocator->name,
+		status = hr__fail(HR_IN_USE, "%s is the default allocator of %s; hr_shutdown destroys it", allocator->name,
 		                  hr__device_name(allocator->device));
 	else if (allocator && !even_in_use) status = still_in_use(allocator);
 	if (!status) delist(allocator);

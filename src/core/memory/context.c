@@ -41,7 +41,7 @@ hr_status hr_name_scope_pop(void)
 {
 	hr__thread_state *thread = hr__thread_self;
 	if (!thread || !thread->name_depth)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_name_scope_pop: this thread is inside no name scope; every pop needs its push");
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_name_scope_pop: no name scope is open on this thread; call hr_name_scope_push first");
 	record_event(HR__EVENT_SCOPE_POP, thread->scope);
 	thread->scope = thread->names[--thread->name_depth];
 	update_context(thread);

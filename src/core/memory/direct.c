@@ -105,7 +105,7 @@ static hr_status return_memory(hr__allocator *allocator, uint64_t address, uint6
 static hr_status over_limit(hr__allocator *allocator, const hr_request *request)
 {
 	hr__sizes size = HR__SIZES(request->bytes, (uint64_t)hr__load_relaxed(&allocator->reserved), allocator->limit);
-	return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: %s of its limit of %s are in use; free something or raise the limit",
+	return hr__fail(HR_OUT_OF_MEMORY, "%s cannot allocate %s: %s of its limit of %s are in use; free memory or raise the limit",
 	                allocator->name, size.text[0], size.text[1], size.text[2]);
 }
 
@@ -156,7 +156,7 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 	hr__page_id *pages;
 	HR_ASSERT(allocator->kind != HR__KIND_BFC && hr__lock_none_from(HR__RANK_CACHES));
 	if (!hr__align_up(request->bytes, unit, &bytes))
-		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
+		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot allocate %zu bytes: too large to round up", allocator->name, request->bytes);
 	if (allocator->kind == HR__KIND_CUSTOM) bytes = request->bytes;
 	if (!hr__limit_claim(allocator, bytes)) return over_limit(allocator, request);
 	hr_status status = obtain(allocator, request, bytes, &address, &pages);
@@ -212,7 +212,7 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 	hr__chunk_id id = hr__lookup_find(&shard->lookup, shard->table.chunks, address);
 	if (!id) {
 		hr__lock_release(&shard->lock);
-		return hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: it was freed already, or came from elsewhere", allocator->name,
+		return hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: it was freed already, or comes from another allocator", allocator->name,
 		                (unsigned long long)address);
 	}
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);

@@ -22,7 +22,7 @@ static hr__chunk *find_block(hr__allocator *allocator, const void *address, hr__
 		}
 		hr__lock_release(&shard->lock);
 	}
-	hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: it was freed already, or came from elsewhere", allocator->name,
+	hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: it was freed already, or comes from another allocator", allocator->name,
 	         (unsigned long long)(uintptr_t)address);
 	return NULL;
 }

@@ -83,7 +83,7 @@ static hr_name largest(const hr__leaks *leaks, unsigned kind, uint64_t *bytes)
 	return best;
 }
 
-__attribute__((format(printf, 2, 3))) static void say(char out[MESSAGE_BYTES], const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void append(char out[MESSAGE_BYTES], const char *format, ...)
 {
 	size_t used = strlen(out);
 	va_list arguments;
@@ -92,15 +92,15 @@ __attribute__((format(printf, 2, 3))) static void say(char out[MESSAGE_BYTES], c
 	va_end(arguments);
 }
 
-static void say_count(char out[MESSAGE_BYTES], uint64_t count, const char *thing, uint64_t bytes)
+static void append_count(char out[MESSAGE_BYTES], uint64_t count, const char *thing, uint64_t bytes)
 {
 	char size[16];
 	if (!count) return;
-	say(out, "%s%llu %s%s (%s)", *out ? ", " : "hr_shutdown freed ", (unsigned long long)count, thing, hr__plural(count),
+	append(out, "%s%llu %s%s (%s)", *out ? ", " : "hr_shutdown freed ", (unsigned long long)count, thing, hr__plural(count),
 	    hr__format_size(bytes, size, sizeof size));
 }
 
-static void say_holders(const hr__leaks *leaks, char out[MESSAGE_BYTES])
+static void append_holders(const hr__leaks *leaks, char out[MESSAGE_BYTES])
 {
 	static const char *const kinds[KINDS] = { "op", "scope", "tag" };
 	const char *before = "; the largest holders are ";
@@ -109,7 +109,7 @@ static void say_holders(const hr__leaks *leaks, char out[MESSAGE_BYTES])
 		char size[16];
 		hr_name name = largest(leaks, kind, &bytes);
 		if (!name) continue;
-		say(out, "%s%s %s (%s)", before, kinds[kind], hr__brief(hr_name_text(name), 60).text, hr__format_size(bytes, size, sizeof size));
+		append(out, "%s%s %s (%s)", before, kinds[kind], hr__brief(hr_name_text(name), 60).text, hr__format_size(bytes, size, sizeof size));
 		before = ", ";
 	}
 }
@@ -119,12 +119,12 @@ hr_status hr__leaks_end(hr__leaks *leaks, hr_status status)
 	char text[MESSAGE_BYTES] = "", first[MESSAGE_BYTES];
 	bool any = leaks->blocks || leaks->tensors || leaks->values;
 	if (any) {
-		say_count(text, leaks->blocks, "block", leaks->block_bytes);
-		say_count(text, leaks->tensors, "tensor", leaks->tensor_bytes);
-		say_count(text, leaks->values, "value", leaks->value_bytes);
-		say(text, " that the program had not freed");
-		if (leaks->value_op) say(text, "; the largest value is of op %s", hr__brief(hr_name_text(leaks->value_op), 60).text);
-		say_holders(leaks, text);
+		append_count(text, leaks->blocks, "block", leaks->block_bytes);
+		append_count(text, leaks->tensors, "tensor", leaks->tensor_bytes);
+		append_count(text, leaks->values, "value", leaks->value_bytes);
+		append(text, " that the program had not freed");
+		if (leaks->value_op) append(text, "; the largest value is of op %s", hr__brief(hr_name_text(leaks->value_op), 60).text);
+		append_holders(leaks, text);
 	}
 	if (leaks->sums) hr__os()->free(leaks->sums, sums_bytes(leaks));
 	leaks->sums = NULL;

@@ -95,7 +95,7 @@ hr_status hr__recording_stop(void)
 
 hr_status hr_trace_mark(const char *text, uint64_t value)
 {
-	if (!text || !text[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_trace_mark: a mark needs a text");
+	if (!text || !text[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_trace_mark: the text is empty");
 	if (!hr__trace_is_on()) return HR_OK;
 	hr_name scope = hr_name_scope_current();
 	hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK, .scope = scope, .tag = hr_name_intern(text), .bytes = value });

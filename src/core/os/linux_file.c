@@ -25,7 +25,7 @@
 
 /* ---- signals that a call may raise ---- */
 
-struct held_back {
+struct blocked_signal {
 	int signal_number, error; /* the signal that the call can raise, and the error that the call then returns */
 	sigset_t mask_before;
 	bool pending_before; /* a signal that the program itself had blocked and pending must stay pending */
@@ -37,7 +37,7 @@ static bool is_pending(int signal_number)
 	return sigpending(&pending) == 0 && sigismember(&pending, signal_number) == 1;
 }
 
-static void hold_back(struct held_back *held, int signal_number, int error)
+static void block_signal(struct blocked_signal *held, int signal_number, int error)
 {
 	sigset_t one;
 	held->signal_number = signal_number;
@@ -48,7 +48,7 @@ static void hold_back(struct held_back *held, int signal_number, int error)
 	pthread_sigmask(SIG_BLOCK, &one, &held->mask_before);
 }
 
-static void let_go(const struct held_back *held, int error)
+static void restore_signal(const struct blocked_signal *held, int error)
 {
 	if (error == held->error && !held->pending_before && is_pending(held->signal_number)) {
 		sigset_t one;
@@ -247,10 +247,10 @@ static int write_all(int fd, const char *from, size_t bytes, uint64_t offset)
 int hr__linux_file_write(int fd, const void *from, size_t bytes, uint64_t offset)
 {
 	if (!is_file_range(offset, bytes)) return EFBIG;
-	struct held_back growth;
-	hold_back(&growth, SIGXFSZ, EFBIG);
+	struct blocked_signal growth;
+	block_signal(&growth, SIGXFSZ, EFBIG);
 	int error = write_all(fd, from, bytes, offset);
-	let_go(&growth, error);
+	restore_signal(&growth, error);
 	return error;
 }
 
@@ -261,11 +261,11 @@ int hr__linux_stderr_write(const void *from, size_t bytes)
 
 int hr__linux_sink_write(int fd, const void *from, size_t bytes)
 {
-	struct held_back growth, pipe_end;
+	struct blocked_signal growth, pipe_end;
 	const char *next = from;
 	int error = 0;
-	hold_back(&growth, SIGXFSZ, EFBIG);
-	hold_back(&pipe_end, SIGPIPE, EPIPE);
+	block_signal(&growth, SIGXFSZ, EFBIG);
+	block_signal(&pipe_end, SIGPIPE, EPIPE);
 	while (bytes > 0 && error == 0) {
 		ssize_t count = write(fd, next, bytes < IO_MAX ? bytes : IO_MAX);
 		if (count < 0 && errno == EINTR) continue;
@@ -276,8 +276,8 @@ int hr__linux_sink_write(int fd, const void *from, size_t bytes)
 			bytes -= (size_t)count;
 		}
 	}
-	let_go(&pipe_end, error);
-	let_go(&growth, error);
+	restore_signal(&pipe_end, error);
+	restore_signal(&growth, error);
 	return error;
 }
 
@@ -303,10 +303,10 @@ int hr__linux_file_size(int fd, uint64_t *out)
 int hr__linux_file_truncate(int fd, uint64_t bytes)
 {
 	if (bytes > INT64_MAX) return EFBIG;
-	struct held_back growth;
-	hold_back(&growth, SIGXFSZ, EFBIG);
+	struct blocked_signal growth;
+	block_signal(&growth, SIGXFSZ, EFBIG);
 	int error = set_size(fd, bytes);
-	let_go(&growth, error);
+	restore_signal(&growth, error);
 	return error;
 }
 
@@ -342,12 +342,12 @@ int hr__linux_file_extend(int fd, uint64_t bytes)
 	if (bytes < size) return EINVAL;
 	if (bytes == 0) return 0;
 
-	struct held_back growth;
-	hold_back(&growth, SIGXFSZ, EFBIG);
+	struct blocked_signal growth;
+	block_signal(&growth, SIGXFSZ, EFBIG);
 	int error = find_space(fd, size, bytes);
 	/* A disk that fills up halfway leaves the file longer than before. */
 	if (error != 0) set_size(fd, size);
-	let_go(&growth, error);
+	restore_signal(&growth, error);
 	return error;
 }
 

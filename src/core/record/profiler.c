@@ -141,7 +141,7 @@ hr_status hr__trace_start_new(const char *stem, const char *end, const hr_profil
 		hr_status status = hr__recording_start(path, options->max_bytes, options->stack_depth);
 		if (status != HR_IO || !exists(path)) return status; /* another process may have created it first */
 	}
-	return hr__fail(HR_IO, "no name for a new file is left like %.300s%s", stem, end);
+	return hr__fail(HR_IO, "no unused file name is left like %.300s%s", stem, end);
 }
 
 /* ---- patterns of file names ---- */
@@ -316,7 +316,7 @@ static hr_status list_missed(void)
 		if (steps->last != steps->first) used += (size_t)snprintf(profiler.missed + used, MISSED_BYTES - used, "-%llu", (unsigned long long)steps->last);
 	}
 	if (!missing || missing < profiler.options.step_count) return HR_OK;
-	return hr__fail(HR_NOT_READY, "nothing was recorded: steps %.300s did not occur; the program had %llu", profiler.missed,
+	return hr__fail(HR_NOT_READY, "nothing was recorded: steps %.300s did not occur; the program had %llu steps", profiler.missed,
 	                (unsigned long long)profiler.last_step);
 }
 
@@ -351,7 +351,7 @@ static void end_environments(bool gives_way)
 	char missed[512] = "";
 	hr_status status = stop();
 	if (!status && profiler.missed[0])
-		snprintf(missed, sizeof missed, "steps %.400s did not occur; the program had %llu", profiler.missed, (unsigned long long)profiler.last_step);
+		snprintf(missed, sizeof missed, "steps %.400s did not occur; the program had %llu steps", profiler.missed, (unsigned long long)profiler.last_step);
 	hr__environment_ended(status, missed, gives_way);
 }
 
@@ -418,7 +418,7 @@ static hr_status start_once(const struct destination *to, const hr_profiler_opti
 
 hr_status hr_profiler_start(const char *logdir, const hr_profiler_options *options)
 {
-	if (!logdir || !logdir[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: it needs a log directory");
+	if (!logdir || !logdir[0]) return hr__fail(HR_INVALID_ARGUMENT, "hr_profiler_start: the log directory is NULL or empty");
 	hr_profiler_options whole;
 	hr_profiler_options_init(&whole);
 	hr_status status = options ? hr__struct_in(&hr__struct_profiler_options, "hr_profiler_start", &whole, options) : HR_OK;
@@ -458,7 +458,7 @@ hr_status hr_trace_stop(void)
 	hr__lock_take(&profiler.lock);
 	if (!profiler.started) status = hr__recording_stop();
 	else if (profiler.by_environment) status = hr__fail(HR_INVALID_ARGUMENT, "no trace is being recorded");
-	else status = hr__fail(HR_IN_USE, "what is being recorded is the profiler's; hr_profiler_stop ends it");
+	else status = hr__fail(HR_IN_USE, "the profiler is recording; stop it with hr_profiler_stop");
 	hr__lock_release(&profiler.lock);
 	return status;
 }

@@ -44,7 +44,7 @@ void hr__warmer_start(bool (*step)(void))
 	}
 }
 
-static void tell(bool *flag)
+static void set_and_wake(bool *flag)
 {
 	hr__os()->monitor_enter(monitor);
 	*flag = true;
@@ -54,13 +54,13 @@ static void tell(bool *flag)
 
 void hr__warmer_wake(void)
 {
-	if (monitor) tell(&wanted);
+	if (monitor) set_and_wake(&wanted);
 }
 
 void hr__warmer_stop(void)
 {
 	if (!monitor) return;
-	tell(&stopping);
+	set_and_wake(&stopping);
 	hr__os()->thread_join(thread);
 	hr__os()->monitor_destroy(monitor);
 	hr__warmer_forget();

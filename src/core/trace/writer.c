@@ -839,7 +839,7 @@ static hr_status start(const char *path, uint32_t block_bytes, uint64_t limit, u
 	size_t header_size = block_bytes > hr__os_page_size() ? block_bytes : hr__os_page_size();
 	void *front;
 	int error = watch_forks();
-	if (error != 0) return hr__os_fail(error, "cannot watch for forks while recording");
+	if (error != 0) return hr__os_fail(error, "cannot register a fork handler for the recording");
 	start_clock(); /* before the file exists: measuring the clock takes milliseconds, during which the file would not be readable */
 	hr_status status = hr__blockfile_create(&file, path, header_size, block_bytes, limit, &front);
 	if (status != HR_OK) return status;
@@ -945,7 +945,7 @@ hr_status hr__trace_close(void)
 		                growth_error != 0 ? hr__os_error(growth_error) : "too many threads");
 	}
 	if (full) {
-		return hr__fail(HR_TRUNCATED, "the trace %s reached its limit of %llu bytes; what came later is not in it", recorded_path,
+		return hr__fail(HR_TRUNCATED, "the trace %s reached its limit of %llu bytes; later events are missing", recorded_path,
 		                (unsigned long long)limit);
 	}
 	if (error != 0) return hr__os_fail(error, "cannot cut the trace %s to its size", recorded_path);

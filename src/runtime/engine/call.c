@@ -17,10 +17,10 @@ hr_status hr__name_op(hr_status status, const char *op, hr_name scope)
 	return hr__fail_in(status, "%s%s", name, place);
 }
 
-static void use_up_all(const hr_value *inputs, uint32_t count)
+static void consume_all(const hr_value *inputs, uint32_t count)
 {
 	for (uint32_t i = 0; i < count; i++)
-		if (inputs[i].id) hr__value_use_up(inputs[i]);
+		if (inputs[i].id) hr__value_consume(inputs[i]);
 }
 
 /* Checks that all inputs exist and belong to the same graph or session. The first *held of them have a reference that the caller
@@ -55,7 +55,7 @@ static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attr
 	hr__slot ins[HR__OP_INPUTS], results[HR__OP_OUTPUTS];
 	hr__task task = { .session = session, .kind = kind, .attrs = attrs, .scope = hr_name_scope_current(), .role = hr__role_current() };
 	for (uint32_t i = 0; i < count; i++)
-		ins[i] = (hr__slot){ values[i].type, values[i].buffer, values[i].offset, values[i].loose && !hr__tape_keeps(kind, i, values[i].serial),
+		ins[i] = (hr__slot){ values[i].type, values[i].buffer, values[i].offset, values[i].temporary && !hr__tape_keeps(kind, i, values[i].serial),
 		                    known_refs(values, count, i) };
 	for (uint32_t i = 0; i < op->out_count; i++) results[i] = (hr__slot){ .type = types[i] };
 	hr_status status = hr__execute(&task, ins, count, results);
@@ -76,7 +76,7 @@ static hr_status run(hr__session *session, enum hr__op_kind kind, const hr__attr
 		                                      .scope = hr_name_scope_current() });
 		if (!outs[i].id) status = HR_NO_HOST_MEMORY;
 	}
-	if (status) use_up_all(outs, op->out_count);
+	if (status) consume_all(outs, op->out_count);
 	return status;
 }
 
@@ -85,7 +85,7 @@ static hr_status check_written(const hr__type *variable, const hr__type *out)
 {
 	char is[HR__DIMS_TEXT], becomes[HR__DIMS_TEXT];
 	if (variable->dtype == out->dtype && hr__dims_equal(&variable->dims, &out->dims)) return HR_OK;
-	return hr__fail(HR_INVALID_ARGUMENT, "the variable is %s %s, and would become %s %s", hr_dtype_text(variable->dtype),
+	return hr__fail(HR_INVALID_ARGUMENT, "the variable is %s %s; %s %s cannot be assigned to it", hr_dtype_text(variable->dtype),
 	                hr__dims_text(&variable->dims, is, sizeof is), hr_dtype_text(out->dtype), hr__dims_text(&out->dims, becomes, sizeof becomes));
 }
 
@@ -166,7 +166,7 @@ void hr__call(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, con
 			hr__name_op(status, hr__ops[kind].name, hr_name_scope_current());
 		}
 	}
-	use_up_all(inputs, count);
+	consume_all(inputs, count);
 }
 
 hr_value hr__call_one(enum hr__op_kind kind, const hr_value *inputs, uint32_t count, const hr__attrs *attrs)

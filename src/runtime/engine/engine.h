@@ -3,7 +3,7 @@
  *     buffer    memory for the contents of values: a tensor of Large Model Support, or a block if the allocator does not support
  *               tensors. Reference-counted
  *     value     the object behind a handle: a type, and either a position in a buffer or an output of a graph node. A value is
- *               temporary ("loose": consumed by the op that uses it) or kept
+ *               temporary (consumed by the op that uses it) or kept
  *     session   a stream of a device, an allocator, and all values and buffers made in the session
  *     graph     nodes in creation order, so inputs precede their users
  *
@@ -96,8 +96,8 @@ hr_status hr__session_wait(hr__session *session);
 typedef struct hr__value {
 	uint32_t generation;
 	bool used;
-	bool loose;
-	int32_t keeps;         /* number of unreleased hr_value_keep calls; guarded by the lock, like loose */
+	bool temporary;
+	int32_t keeps;         /* number of unreleased hr_value_keep calls; guarded by the lock, like temporary */
 	hr__type type;
 	hr__session *session;  /* NULL: the value belongs to a graph */
 	hr__buffer *buffer;    /* NULL: no bytes, or the value belongs to a graph */
@@ -115,7 +115,7 @@ hr_status hr__value_hold(hr_value handle, hr__value *out);
 /* Makes a temporary value. Consumes the caller's reference to the buffer. HR_NO_VALUE: no host memory; the buffer is released. */
 hr_value hr__value_new(const hr__value *value);
 /* Ends a temporary value. Does nothing to a kept one. */
-void hr__value_use_up(hr_value handle);
+void hr__value_consume(hr_value handle);
 /* Ends all values of a session or graph. Returns their number; *bytes gets their total size, *op the op of the largest. */
 uint64_t hr__values_drop(const hr__session *session, const hr__graph *graph, uint64_t *bytes, uint64_t *largest, hr_name *op);
 void hr__values_free(void);
@@ -126,7 +126,7 @@ uint64_t hr__serial_next(void); /* call with the lock */
 /* A second value with the same contents. HR_NO_VALUE: no host memory. */
 hr_value hr__value_alias(hr_value handle);
 /* Makes a value that was kept exactly once temporary again. Returns its argument. */
-hr_value hr__value_loosen(hr_value handle);
+hr_value hr__value_make_temporary(hr_value handle);
 
 /* ---- execution (execute.c) ---- */
 

@@ -189,7 +189,7 @@ static void add_pin(struct pins *pins, const hr__buffer *buffer, hr_access acces
 /* ---- events ---- */
 
 /* Reports the whole block, also if the op uses only part of the buffer. */
-static void tell_use(const hr__task *task, const hr__buffer *buffer, hr__event_kind kind)
+static void record_use(const hr__task *task, const hr__buffer *buffer, hr__event_kind kind)
 {
 	void *at;
 	hr_status status;
@@ -199,14 +199,14 @@ static void tell_use(const hr__task *task, const hr__buffer *buffer, hr__event_k
 	                              .bytes = buffer->bytes, .op = hr_name_intern(hr__ops[task->kind].name) });
 }
 
-static void tell_uses(const hr__task *task, const struct op_memory *memory)
+static void record_uses(const hr__task *task, const struct op_memory *memory)
 {
-	for (uint32_t i = 0; i < memory->in_count; i++) tell_use(task, memory->ins[i].buffer, HR__EVENT_READ);
-	for (uint32_t i = 0; i < memory->out_count; i++) tell_use(task, memory->outs[i].buffer, HR__EVENT_WRITE);
-	tell_use(task, memory->scratch, HR__EVENT_WRITE);
+	for (uint32_t i = 0; i < memory->in_count; i++) record_use(task, memory->ins[i].buffer, HR__EVENT_READ);
+	for (uint32_t i = 0; i < memory->out_count; i++) record_use(task, memory->outs[i].buffer, HR__EVENT_WRITE);
+	record_use(task, memory->scratch, HR__EVENT_WRITE);
 }
 
-static void tell_op(const hr__task *task, hr__event_kind kind, uint64_t ns)
+static void record_op(const hr__task *task, hr__event_kind kind, uint64_t ns)
 {
 	hr__trace_event(&(hr__event){ .kind = kind, .stream = task->session->stream, .op = hr_name_intern(hr__ops[task->kind].name),
 	                              .scope = task->scope, .bytes = ns });
@@ -285,7 +285,7 @@ static hr_status queue_job(const hr__task *task, const struct op_memory *memory,
 	if (task->note) note_memory(task, memory);
 	if (memory->recorded) {
 		job->took_ns = &took;
-		tell_uses(task, memory);
+		record_uses(task, memory);
 	}
 	status = hr__device_host_call(session->device, session->stream, run_job, job);
 	*queued = !status;
@@ -294,7 +294,7 @@ static hr_status queue_job(const hr__task *task, const struct op_memory *memory,
 	if (*queued && status && memory->recorded) (void)!hr_stream_synchronize(session->handle, session->stream); /* the job writes to [took] */
 	if (status || !memory->recorded) return status;
 	status = hr_stream_synchronize(session->handle, session->stream);
-	if (!status) tell_op(task, HR__EVENT_OP_END, took);
+	if (!status) record_op(task, HR__EVENT_OP_END, took);
 	return status;
 }
 
@@ -348,14 +348,14 @@ hr_status hr__execute_plain(const hr__task *task, const hr__slot *ins, uint32_t 
 		return HR_OK;
 	}
 	hr_name before = hr_op_set(hr_name_intern(op->name)); /* for the ledger, and for messages */
-	if (memory.recorded) tell_op(task, HR__EVENT_OP_BEGIN, 0);
+	if (memory.recorded) record_op(task, HR__EVENT_OP_BEGIN, 0);
 	hr_status status = get_memory(task, &memory);
 	if (!status) {
 		status = queue(task, &memory);
 		hr__buffer_release(memory.scratch);
 		if (status) release_outs(&memory);
 	}
-	if (status && memory.recorded) tell_op(task, HR__EVENT_OP_END, 0);
+	if (status && memory.recorded) record_op(task, HR__EVENT_OP_END, 0);
 	hr_op_set(before);
 	return status;
 }
@@ -417,9 +417,9 @@ static hr_status initialize(const hr__task *task, hr__slot *out)
 	uint32_t count;
 	hr_status status = hr__variables_initialize(task->session, task->attrs->graph, &count);
 	hr__attrs attrs = { .a = count };
-	hr__task told = *task;
-	told.attrs = &attrs;
-	return status ? status : hr__execute_plain(&told, NULL, 0, out);
+	hr__task with_count = *task;
+	with_count.attrs = &attrs;
+	return status ? status : hr__execute_plain(&with_count, NULL, 0, out);
 }
 
 static hr_status on_variables(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs)

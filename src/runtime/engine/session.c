@@ -95,7 +95,7 @@ static hr_status watch_forks(void)
 	static hr__atomic_u8 watching;
 	if (hr__load_acquire(&watching)) return HR_OK;
 	int error = hr__os_at_fork(free_lock); /* registering twice is harmless */
-	if (error) return hr__os_fail(error, "cannot register what to do after fork");
+	if (error) return hr__os_fail(error, "cannot register a fork handler");
 	hr__store_release(&watching, 1);
 	return HR_OK;
 }
@@ -238,7 +238,7 @@ hr_status hr_session_enter(hr_session handle)
 {
 	hr_status status;
 	if (!hr__session_of(handle, &status)) return status;
-	if (entered.count == DEPTH) return hr__fail(HR_TOO_MANY, "sessions are entered %u deep", DEPTH);
+	if (entered.count == DEPTH) return hr__fail(HR_TOO_MANY, "this thread is inside %u sessions already; leave one first (hr_session_leave)", DEPTH);
 	entered.ids[entered.count++] = handle.id;
 	return HR_OK;
 }

@@ -33,7 +33,7 @@ static hr_status make_allocator(const hr__session *session, hr_allocator *out)
 	hr_status status = hr__device_pinned(session->device, 0, &pinned);
 	if (status) return status;
 	if (!hr__device_host_accessible(pinned))
-		return hr__fail(HR_UNSUPPORTED, "%s has no memory that can be computed with; open the session on another device",
+		return hr__fail(HR_UNSUPPORTED, "%s has no memory that ops can use; open the session on another device",
 		                hr__device_name(session->device));
 	hr_allocator_options_init(&options);
 	snprintf(name, sizeof name, "%.21s ops", hr__device_name(session->device));

@@ -4,7 +4,7 @@
 #include "runtime/engine/engine.h"
 
 /* Pins a buffer for work on the session's stream, and returns its address. Blocks are not pinned. */
-static hr_status hold(const hr__buffer *buffer, hr_access access, uint64_t offset, void **out)
+static hr_status pin_buffer(const hr__buffer *buffer, hr_access access, uint64_t offset, void **out)
 {
 	hr_pin pin = { buffer->tensor, access };
 	hr_status status = pin.tensor.id ? hr_tensor_pin_all(&pin, 1, buffer->session->stream) : HR_OK;
@@ -15,7 +15,7 @@ static hr_status hold(const hr__buffer *buffer, hr_access access, uint64_t offse
 }
 
 /* [stream] is the last stream that uses the buffer. */
-static hr_status let_go(const hr__buffer *buffer, hr_access access, hr_stream stream)
+static hr_status unpin_buffer(const hr__buffer *buffer, hr_access access, hr_stream stream)
 {
 	hr_pin pin = { buffer->tensor, access };
 	if (pin.tensor.id) return hr_tensor_unpin_all(&pin, 1, stream);
@@ -35,10 +35,10 @@ static hr_status fetch(const hr__value *value, void *to, size_t bytes)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_value_fetch: %zu byte%s given for %s %s, which has %llu", bytes, hr__plural(bytes), hr_dtype_text(value->type.dtype),
 		                hr__dims_text(&value->type.dims, shape, sizeof shape), (unsigned long long)there);
 	if (!value->buffer || !bytes) return HR_OK;
-	hr_status status = hold(value->buffer, HR_READ, value->offset, &from);
+	hr_status status = pin_buffer(value->buffer, HR_READ, value->offset, &from);
 	if (status) return status;
 	status = hr_stream_copy(session->handle, to, from, bytes, HR_COPY_TO_HOST, session->stream);
-	hr_status left = let_go(value->buffer, HR_READ, session->stream);
+	hr_status left = unpin_buffer(value->buffer, HR_READ, session->stream);
 	if (!status && left) (void)!hr_stream_synchronize(session->handle, session->stream); /* the copy must not outlast the call */
 	return status ? status : left;
 }
@@ -46,14 +46,14 @@ static hr_status fetch(const hr__value *value, void *to, size_t bytes)
 hr_status hr_value_fetch(hr_value handle, void *to, size_t bytes)
 {
 	hr__value value;
-	if (!handle.id) return hr_last_status() ? hr_last_status() : hr__fail(HR_INVALID_ARGUMENT, "hr_value_fetch: there is no value");
+	if (!handle.id) return hr_last_status() ? hr_last_status() : hr__fail(HR_INVALID_ARGUMENT, "hr_value_fetch: there is not a value");
 	hr_status status = hr__value_hold(handle, &value);
 	if (status) return status;
-	if (value.graph) return hr__fail(HR_INVALID_ARGUMENT, "hr_value_fetch: the value is a place in a graph; hr_session_run gives it contents");
+	if (value.graph) return hr__fail(HR_INVALID_ARGUMENT, "hr_value_fetch: the value belongs to a graph; fetch it with hr_session_run");
 	status = fetch(&value, to, bytes);
 	if (!status) status = hr__session_wait(value.session);
 	hr__buffer_release(value.buffer);
-	hr__value_use_up(handle);
+	hr__value_consume(handle);
 	return status;
 }
 
@@ -90,15 +90,15 @@ static hr_status copy_bytes(const hr__buffer *from, uint64_t offset, const hr__b
 	const hr__session *here = from->session, *there = to->session;
 	bool same = here->handle.id == there->handle.id;
 	void *a, *b;
-	hr_status status = hold(from, HR_READ, offset, &a);
+	hr_status status = pin_buffer(from, HR_READ, offset, &a);
 	if (status) return status;
-	status = hold(to, HR_OVERWRITE, 0, &b);
+	status = pin_buffer(to, HR_OVERWRITE, 0, &b);
 	if (!status) {
 		status = same ? copy_beside(here, a, there, b, bytes) : copy_across(here, a, there, b, bytes);
-		hr_status left = let_go(to, HR_OVERWRITE, there->stream);
+		hr_status left = unpin_buffer(to, HR_OVERWRITE, there->stream);
 		if (!status) status = left;
 	}
-	hr_status left = let_go(from, HR_READ, same ? there->stream : here->stream);
+	hr_status left = unpin_buffer(from, HR_READ, same ? there->stream : here->stream);
 	return status ? status : left;
 }
 
@@ -124,12 +124,12 @@ hr_value hr_value_copy_to_session(hr_value handle, hr_session session)
 	hr__session *to = hr__session_of(session, &status);
 	if (to) status = hr__value_hold(handle, &value);
 	bool held = !status;
-	if (!status && value.graph) status = hr__fail(HR_INVALID_ARGUMENT, "hr_value_copy_to_session: the value is a place in a graph; it has no contents");
+	if (!status && value.graph) status = hr__fail(HR_INVALID_ARGUMENT, "hr_value_copy_to_session: the value belongs to a graph, so it has no contents");
 	if (!status) copy = copy_to(&value, to);
 	/* The gradient is passed back unchanged. It works for a copy within one session; with another session, the ops that use the
 	 * gradient fail because it belongs to another session. */
 	if (copy.id && hr__tape_is_on()) hr__tape_note(HR__OP_COPY, &(hr__attrs){ 0 }, &handle, &value.type, 1, &copy, &value.type);
 	if (held) hr__buffer_release(value.buffer);
-	hr__value_use_up(handle);
+	hr__value_consume(handle);
 	return copy;
 }

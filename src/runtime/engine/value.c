@@ -38,7 +38,7 @@ static hr_status is_gone(hr_value handle)
 {
 	if (!handle.id && hr_last_status()) return hr_last_status(); /* the call that returned HR_NO_VALUE has set the message */
 	if (handle.id == HR_DONE.id) return hr__fail(HR_INVALID_ARGUMENT, "HR_DONE has no contents; hr_variable_read gives those of a variable");
-	return hr__fail(HR_INVALID_HANDLE, "a value was given that is used up or released; keep it (hr_value_keep) to use it more than once");
+	return hr__fail(HR_INVALID_HANDLE, "the value was consumed or released; keep it (hr_value_keep) to use it more than once");
 }
 
 hr_status hr__value_get(hr_value handle, hr__value *out)
@@ -103,7 +103,7 @@ hr_value hr__value_new(const hr__value *wanted)
 			uint32_t generation = value->generation;
 			*value = *wanted;
 			value->generation = generation;
-			value->used = value->loose = true;
+			value->used = value->temporary = true;
 			value->keeps = 0;
 			if (value->session) value->session->values++;
 			handle.id = (uint64_t)generation << 32 | (number + 1);
@@ -119,7 +119,7 @@ hr_value hr__value_new(const hr__value *wanted)
 }
 
 /* Frees a record. Returns its buffer, whose reference passes to the caller. Call with the lock. */
-static hr__buffer *give_up(hr__value *value, uint32_t number)
+static hr__buffer *free_record(hr__value *value, uint32_t number)
 {
 	hr__buffer *buffer = value->buffer;
 	if (value->session) value->session->values--;
@@ -128,12 +128,12 @@ static hr__buffer *give_up(hr__value *value, uint32_t number)
 	return buffer;
 }
 
-void hr__value_use_up(hr_value handle)
+void hr__value_consume(hr_value handle)
 {
 	hr__buffer *buffer = NULL;
 	hr__lock_take(&hr__runtime_lock);
 	hr__value *value = find(handle);
-	if (value && value->loose && !value->graph) buffer = give_up(value, (uint32_t)handle.id - 1);
+	if (value && value->temporary && !value->graph) buffer = free_record(value, (uint32_t)handle.id - 1);
 	hr__lock_release(&hr__runtime_lock);
 	hr__buffer_release(buffer);
 }
@@ -144,7 +144,7 @@ hr_value hr_value_keep(hr_value handle)
 	hr__value *value = find(handle);
 	if (value && !value->graph) {
 		value->keeps++;
-		value->loose = false;
+		value->temporary = false;
 	}
 	hr__lock_release(&hr__runtime_lock);
 	if (handle.id == HR_DONE.id) return handle;
@@ -152,13 +152,13 @@ hr_value hr_value_keep(hr_value handle)
 	return value ? handle : HR_NO_VALUE;
 }
 
-hr_value hr__value_loosen(hr_value handle)
+hr_value hr__value_make_temporary(hr_value handle)
 {
 	hr__lock_take(&hr__runtime_lock);
 	hr__value *value = find(handle);
 	if (value && !value->graph && value->keeps == 1) {
 		value->keeps = 0;
-		value->loose = true;
+		value->temporary = true;
 	}
 	hr__lock_release(&hr__runtime_lock);
 	return handle;
@@ -170,8 +170,8 @@ void hr_value_release(hr_value handle)
 	hr__lock_take(&hr__runtime_lock);
 	hr__value *value = find(handle);
 	if (value && !value->graph) {
-		if (!value->loose) value->keeps--;
-		if (value->loose || !value->keeps) buffer = give_up(value, (uint32_t)handle.id - 1);
+		if (!value->temporary) value->keeps--;
+		if (value->temporary || !value->keeps) buffer = free_record(value, (uint32_t)handle.id - 1);
 	}
 	hr__lock_release(&hr__runtime_lock);
 	hr__buffer_release(buffer);
@@ -195,7 +195,7 @@ uint64_t hr__values_drop(const hr__session *session, const hr__graph *graph, uin
 				*largest = size;
 				*op = value->op;
 			}
-			buffer = give_up(value, number);
+			buffer = free_record(value, number);
 		}
 		hr__lock_release(&hr__runtime_lock);
 		hr__buffer_release(buffer);

@@ -50,7 +50,7 @@ void hr_run_functions_eagerly(bool eagerly)
 hr_status hr_function_create(const char *name, hr_function_body body, void *context, hr_function *out)
 {
 	void *block;
-	if (!body || !out || !name || !*name) return hr__fail(HR_INVALID_ARGUMENT, "hr_function_create: a name, a body and a place for the handle are needed");
+	if (!body || !out || !name || !*name) return hr__fail(HR_INVALID_ARGUMENT, "hr_function_create: the name, the body or out is NULL");
 	hr_status status = hr__runtime_begin();
 	if (status) return status;
 	int error = hr__os()->alloc(sizeof(struct function), &block);
@@ -337,7 +337,7 @@ static hr_status own_outs(hr_value *outs, size_t count)
 		bool again = false;
 		if (outs[i].id == HR_DONE.id || !outs[i].id || hr__value_get(outs[i], &value) || value.graph) continue;
 		for (size_t k = 0; k < i; k++) again |= outs[k].id == outs[i].id;
-		if (value.loose && !again) continue;
+		if (value.temporary && !again) continue;
 		outs[i] = hr__value_alias(outs[i]);
 		if (!outs[i].id && !status) status = hr_last_status();
 	}
@@ -362,7 +362,7 @@ static hr_status run_body(struct function *function, const hr_value *ins, size_t
 	if (!status) status = owned;
 	for (size_t i = 0; i < in_count; i++) hr_value_release(ins[i]);
 	for (size_t i = 0; i < out_count && status; i++) {
-		hr__value_use_up(outs[i]);
+		hr__value_consume(outs[i]);
 		outs[i] = HR_NO_VALUE;
 	}
 	return status;
@@ -402,7 +402,7 @@ static hr_status check_call(const hr_value *ins, size_t in_count, const hr_value
 	if (in_count > VALUES_MAX || out_count > VALUES_MAX || (in_count && !ins) || (out_count && !outs))
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_function_call: more than %u inputs or outputs, or a pointer is NULL", VALUES_MAX);
 	for (size_t i = 0; i < in_count; i++)
-		if (!ins[i].id) return hr_last_status() ? hr_last_status() : hr__fail(HR_INVALID_ARGUMENT, "hr_function_call: input %zu is no value", i);
+		if (!ins[i].id) return hr_last_status() ? hr_last_status() : hr__fail(HR_INVALID_ARGUMENT, "hr_function_call: input %zu is not a value", i);
 	return HR_OK;
 }
 
@@ -420,7 +420,7 @@ hr_status hr_function_call_with_options(hr_function handle, const hr_value *ins,
 		status = call(function, &with);
 		end_call(function);
 	}
-	for (size_t i = 0; i < in_count && ins; i++) hr__value_use_up(ins[i]);
+	for (size_t i = 0; i < in_count && ins; i++) hr__value_consume(ins[i]);
 	return status;
 }
 

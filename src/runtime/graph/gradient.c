@@ -78,7 +78,7 @@ static hr_status add_gradient(const struct gradient_search *search, uint64_t num
 	struct known *known = known_of(search, number);
 	hr_value before = known->gradient;
 	if (!gradient.id) return hr_last_status();
-	known->gradient = hr_value_keep(before.id ? hr_add(hr__value_loosen(before), gradient) : gradient); /* in the memory of one */
+	known->gradient = hr_value_keep(before.id ? hr_add(hr__value_make_temporary(before), gradient) : gradient); /* in the memory of one */
 	return known->gradient.id ? HR_OK : hr_last_status();
 }
 
@@ -259,10 +259,10 @@ static hr_status check(hr_value of, const hr_value *by, size_t count, struct gra
 	if (status) return status;
 	search->graph = value.graph;
 	if (!has_gradient(value.type.dtype))
-		return hr__fail(HR_INVALID_ARGUMENT, "a gradient of %s was asked for; it takes a float", hr_dtype_text(value.type.dtype));
-	if (!value.graph && !tape) return hr__fail(HR_INVALID_ARGUMENT, "no tape is on; hr_tape_begin before the ops whose gradients are wanted");
+		return hr__fail(HR_INVALID_ARGUMENT, "gradients of %s were requested; only float types have them", hr_dtype_text(value.type.dtype));
+	if (!value.graph && !tape) return hr__fail(HR_INVALID_ARGUMENT, "no tape is on; call hr_tape_begin before the ops to differentiate");
 	if (!value.graph && tape->served)
-		return hr__fail(HR_INVALID_ARGUMENT, "the tape has served for gradients already; hr_tape_end, and hr_tape_begin before the next ones");
+		return hr__fail(HR_INVALID_ARGUMENT, "the tape was used for gradients already; call hr_tape_end, and hr_tape_begin for the next ones");
 	if (!value.graph && tape->broken) return hr__fail(HR_NO_HOST_MEMORY, "there was no host memory for the tape");
 	if (value.graph && value.graph != hr__graph_current())
 		return hr__fail(HR_INVALID_ARGUMENT, "the value belongs to a graph that is not being built; hr_graph_enter first");
@@ -270,7 +270,7 @@ static hr_status check(hr_value of, const hr_value *by, size_t count, struct gra
 		hr__value each;
 		status = hr__value_get(by[i], &each);
 		if (status) return status;
-		if (each.graph != value.graph) return hr__fail(HR_INVALID_ARGUMENT, "value %zu is not where the first one is", i);
+		if (each.graph != value.graph) return hr__fail(HR_INVALID_ARGUMENT, "value %zu is in another session or graph than the first", i);
 		numbers[i] = hr__value_serial(by[i]);
 	}
 	search->count = search->graph ? hr__graph_count(search->graph) : tape->count;
@@ -331,7 +331,7 @@ static hr_status gradients(hr_value of, const hr_value *by, size_t count, hr_val
 {
 	void *block = NULL;
 	struct gradient_search search = { .slots = 64 };
-	if (!by || !out || !count) return hr__fail(HR_INVALID_ARGUMENT, "hr_gradients: there is nothing to find gradients by, or out is NULL");
+	if (!by || !out || !count) return hr__fail(HR_INVALID_ARGUMENT, "hr_gradients: no variables or values are given, or out is NULL");
 	for (size_t i = 0; i < count; i++) out[i] = HR_NO_VALUE;
 	int error = hr__os()->alloc(count * sizeof(uint64_t), &block);
 	if (error) return hr__os_fail(error, "cannot get host memory for gradients");
@@ -362,7 +362,7 @@ static hr_status gradients(hr_value of, const hr_value *by, size_t count, hr_val
 hr_status hr_gradients(hr_value of, const hr_value *by, size_t count, hr_value *out)
 {
 	hr_status status = gradients(of, by, count, out);
-	hr__value_use_up(of);
+	hr__value_consume(of);
 	return status;
 }
 
@@ -371,7 +371,7 @@ static hr_status variable_gradients(hr_value of, const hr_variable *by, size_t c
 {
 	void *list;
 	hr_status status = HR_OK;
-	if (!by || !out || !count) return hr__fail(HR_INVALID_ARGUMENT, "hr_variable_gradients: there is nothing to find gradients by, or out is NULL");
+	if (!by || !out || !count) return hr__fail(HR_INVALID_ARGUMENT, "hr_variable_gradients: no variables or values are given, or out is NULL");
 	int error = hr__os()->alloc(count * sizeof(hr_value), &list);
 	if (error) return hr__os_fail(error, "cannot get host memory for gradients");
 	hr_value *values = list;
@@ -390,6 +390,6 @@ static hr_status variable_gradients(hr_value of, const hr_variable *by, size_t c
 hr_status hr_variable_gradients(hr_value of, const hr_variable *by, size_t count, hr_value *out)
 {
 	hr_status status = variable_gradients(of, by, count, out);
-	hr__value_use_up(of);
+	hr__value_consume(of);
 	return status;
 }

@@ -171,7 +171,7 @@ hr_status hr_graph_destroy(hr_graph handle)
 
 hr_status hr_graph_enter(hr_graph handle)
 {
-	if (entered.count == DEPTH) return hr__fail(HR_TOO_MANY, "graphs are entered %u deep", DEPTH);
+	if (entered.count == DEPTH) return hr__fail(HR_TOO_MANY, "this thread is inside %u graphs already; leave one first (hr_graph_leave)", DEPTH);
 	hr__lock_take(&hr__runtime_lock);
 	hr__graph *graph = find(handle);
 	bool taken = graph && (graph->builders || graph->runs);
@@ -314,7 +314,7 @@ static hr_value group_outside(const hr_value *values, size_t count)
 	bool all = true;
 	for (size_t i = 0; i < count; i++) {
 		all &= values[i].id != 0;
-		if (values[i].id) hr__value_use_up(values[i]);
+		if (values[i].id) hr__value_consume(values[i]);
 	}
 	return all ? HR_DONE : HR_NO_VALUE;
 }

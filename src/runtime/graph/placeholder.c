@@ -62,7 +62,7 @@ static hr_status not_there(const hr__graph *graph, const char *name)
 hr_status hr_graph_find_placeholder(hr_graph handle, const char *name, hr_value *out)
 {
 	hr__graph *graph;
-	if (!name || !*name || !out) return hr__fail(HR_INVALID_ARGUMENT, "hr_graph_find_placeholder: a name and a place for the handle are needed");
+	if (!name || !*name || !out) return hr__fail(HR_INVALID_ARGUMENT, "hr_graph_find_placeholder: the name or out is NULL");
 	hr_status status = hr__graph_begin_run(NULL, handle, &graph); /* no thread can add nodes meanwhile */
 	if (status) return status;
 	hr_name full = hr_name_intern(name);
@@ -79,7 +79,7 @@ static hr_status check_array(const hr__value *place, const void *data, size_t by
 {
 	char shape[HR__DIMS_TEXT];
 	uint64_t there = hr__type_bytes(&place->type);
-	if (!place->graph) return hr__fail(HR_INVALID_ARGUMENT, "what is fed is no placeholder");
+	if (!place->graph) return hr__fail(HR_INVALID_ARGUMENT, "the value fed is not a placeholder");
 	if (there != bytes)
 		return hr__fail(HR_INVALID_ARGUMENT, "%zu bytes given for a placeholder of %s %s, which has %llu", bytes, hr_dtype_text(place->type.dtype),
 		                hr__dims_text(&place->type.dims, shape, sizeof shape), (unsigned long long)there);

@@ -38,7 +38,7 @@ static hr_status check_feed(const struct graph_run *run, const hr__value *place,
 {
 	char want[HR__DIMS_TEXT], got[HR__DIMS_TEXT];
 	if (place->graph != run->graph || run->graph->nodes[place->node].kind != HR__OP_PLACEHOLDER)
-		return hr__fail(HR_INVALID_ARGUMENT, "feed %zu is for no placeholder of the graph", number);
+		return hr__fail(HR_INVALID_ARGUMENT, "feed %zu is not for a placeholder of the graph", number);
 	if (value->session != run->session) hr__fail(HR_INVALID_ARGUMENT, "the value belongs to no session, or to another one");
 	else if (run->fed[place->node].type.dtype) hr__fail(HR_INVALID_ARGUMENT, "its placeholder is fed already");
 	else if (value->type.dtype != place->type.dtype || !hr__dims_equal(&value->type.dims, &place->type.dims))
@@ -67,7 +67,7 @@ static hr_status mark(struct graph_run *run, const hr_value *fetches, size_t cou
 		hr__value value;
 		hr_status status = hr__value_get(fetches[i], &value);
 		if (status) return hr__fail_in(status, "fetch %zu", i);
-		if (value.graph != run->graph) return hr__fail(HR_INVALID_ARGUMENT, "fetch %zu is of no graph, or of another one than the first", i);
+		if (value.graph != run->graph) return hr__fail(HR_INVALID_ARGUMENT, "fetch %zu does not belong to a graph, or belongs to another one than the first", i);
 		run->needed[value.node] = true;
 		run->results[value.node][value.output].uses++;
 	}
@@ -161,7 +161,7 @@ static hr_status hand_out(struct graph_run *run, const hr_value *fetches, size_t
 			                                      .offset = result->offset, .op = value.op, .scope = value.scope });
 		}
 		if (!outs[i].id) {
-			while (i-- > 0) hr__value_use_up(outs[i]), outs[i] = HR_NO_VALUE;
+			while (i-- > 0) hr__value_consume(outs[i]), outs[i] = HR_NO_VALUE;
 			return status ? status : HR_NO_HOST_MEMORY;
 		}
 	}
@@ -176,7 +176,7 @@ static hr_status run_all(struct graph_run *run, const hr_feed *feeds, size_t fee
 	if (!status) status = mark(run, fetches, fetch_count, effects);
 	/* Temporary feeds are consumed here, so that the run has their only reference and their memory is freed or reused at the last
 	 * use. */
-	for (size_t i = 0; i < feed_count; i++) hr__value_use_up(feeds[i].value);
+	for (size_t i = 0; i < feed_count; i++) hr__value_consume(feeds[i].value);
 	for (uint32_t n = 0; n < run->graph->count && !status; n++)
 		if (run->needed[n]) status = run_node(run, n);
 	if (!status) status = hand_out(run, fetches, fetch_count, outs);
@@ -247,7 +247,7 @@ hr_status hr__graph_run(hr__session *session, hr__graph *graph, const hr_feed *f
 static hr_status check_call(const hr_feed *feeds, size_t feed_count, const hr_value *fetches, size_t fetch_count, const hr_value *outs)
 {
 	if (!fetch_count || !fetches || !outs || (feed_count && !feeds))
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: there is nothing to fetch, or a pointer is NULL");
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_session_run: fetches is empty, or a pointer is NULL");
 	return HR_OK;
 }
 
@@ -263,9 +263,9 @@ hr_status hr_session_run(hr_session handle, const hr_feed *feeds, size_t feed_co
 	if (!status) status = check_call(feeds, feed_count, fetches, fetch_count, outs);
 	if (!status) status = hr__run_check("hr_session_run", options, metadata, &whole);
 	if (!status) status = hr__value_get(fetches[0], &first);
-	if (!status && !first.graph) status = hr__fail(HR_INVALID_ARGUMENT, "fetch 0 is of no graph");
+	if (!status && !first.graph) status = hr__fail(HR_INVALID_ARGUMENT, "fetch 0 does not belong to a graph");
 	if (!status) status = hr__graph_begin_run(first.graph, (hr_graph){ 0 }, &graph);
 	if (!status) status = run_begun(session, graph, feeds, feed_count, fetches, fetch_count, outs, false, &whole, metadata);
-	for (size_t i = 0; i < feed_count && feeds; i++) hr__value_use_up(feeds[i].value);
+	for (size_t i = 0; i < feed_count && feeds; i++) hr__value_consume(feeds[i].value);
 	return status;
 }

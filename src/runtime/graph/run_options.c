@@ -134,9 +134,9 @@ hr_status hr__run_check(const char *call, const hr_run_options *given, const hr_
 	status = given ? hr__struct_in(&hr__struct_run_options, call, options, given) : HR_OK;
 	if (status) return status;
 	if ((unsigned)options->trace > HR_RUN_TRACE_OPS)
-		return hr__fail(HR_INVALID_ARGUMENT, "%s: %d is no way to trace a run (hr_run_trace)", call, (int)options->trace);
+		return hr__fail(HR_INVALID_ARGUMENT, "%s: %d is not a way to trace a run (hr_run_trace)", call, (int)options->trace);
 	if (options->trace == HR_RUN_TRACE_OPS && !metadata)
-		return hr__fail(HR_INVALID_ARGUMENT, "%s: a run that is traced needs metadata to put it in", call);
+		return hr__fail(HR_INVALID_ARGUMENT, "%s: a traced run needs metadata", call);
 	return HR_OK;
 }
 

@@ -88,7 +88,7 @@ hr__role hr__role_set(hr__role role)
 
 hr_status hr_checkpoint_begin(void)
 {
-	if (block_now) return hr__fail(HR_IN_USE, "a block to be computed again has begun already; hr_checkpoint_end first");
+	if (block_now) return hr__fail(HR_IN_USE, "a checkpointed block is open already; call hr_checkpoint_end first");
 	block_now = hr__fetch_add_relaxed(&last_block, 1) + 1;
 	return HR_OK;
 }

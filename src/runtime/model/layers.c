@@ -13,8 +13,8 @@ static hr_value activate(hr_value x, hr_activation activation)
 	case HR_TANH: return hr_tanh(x);
 	case HR_LINEAR: return x;
 	}
-	hr__fail(HR_INVALID_ARGUMENT, "layer \"%.200s\": %d is no activation (hr_activation)", hr_name_text(hr_name_scope_current()), (int)activation);
-	hr__value_use_up(x);
+	hr__fail(HR_INVALID_ARGUMENT, "layer \"%.200s\": %d is not an activation (hr_activation)", hr_name_text(hr_name_scope_current()), (int)activation);
+	hr__value_consume(x);
 	return HR_NO_VALUE;
 }
 
@@ -36,7 +36,7 @@ static bool enter(const char *name, const char *layer, hr_value x, int least_ran
 		                  hr__dims_text(&value.type.dims, shape, sizeof shape), least_rank, most_rank);
 	if (!status) status = hr_variable_scope_push(name, HR_REUSE_AS_AROUND);
 	if (!status) *type = value.type;
-	if (status && is_there) hr__value_use_up(x);
+	if (status && is_there) hr__value_consume(x);
 	return !status;
 }
 
@@ -124,12 +124,12 @@ hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, 
 	if (heads < 1 || type.dims.d[2] % heads) {
 		hr__fail(HR_INVALID_ARGUMENT, "layer \"%.100s\" (attention): a width of %lld cannot be split into %lld heads", name, (long long)type.dims.d[2],
 		         (long long)heads);
-		hr__value_use_up(x);
+		hr__value_consume(x);
 		return leave(HR_NO_VALUE);
 	}
 	hr_value kept = hr__value_alias(x); /* used three times; [x] may be temporary */
 	hr_value y = attend(hr_value_keep(kept), &type.dims, heads, causal, seed);
 	hr_value_release(kept);
-	hr__value_use_up(x);
+	hr__value_consume(x);
 	return leave(y);
 }

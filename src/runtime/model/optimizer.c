@@ -56,7 +56,7 @@ static hr_value apply(const hr_optimizer *optimizer, hr_variable handle, hr_valu
 	hr__attrs attrs = { .a = optimizer->learning_rate, .b = optimizer->kind == HR_ADAM ? optimizer->beta1 : optimizer->momentum,
 		                .c = optimizer->beta2, .d = optimizer->epsilon };
 	if (find_variables(optimizer, handle.id, attrs.variables)) return hr__call_one(op_of(optimizer), ins, optimizer->kind == HR_ADAM ? 2 : 1, &attrs);
-	hr__value_use_up(gradient);
+	hr__value_consume(gradient);
 	return HR_NO_VALUE;
 }
 
@@ -84,7 +84,7 @@ static hr_status check(const char *call, const hr_optimizer *given, const hr_var
 	hr_optimizer_init(out, has_kind ? given->kind : HR_SGD);
 	hr_status status = hr__struct_in(&hr__struct_optimizer, call, out, given);
 	if (status) return status;
-	if ((unsigned)out->kind > HR_ADAM) return hr__fail(HR_INVALID_ARGUMENT, "%s: %d is no kind of optimizer (hr_optimizer_kind)", call, (int)out->kind);
+	if ((unsigned)out->kind > HR_ADAM) return hr__fail(HR_INVALID_ARGUMENT, "%s: %d is not a kind of optimizer (hr_optimizer_kind)", call, (int)out->kind);
 	if (!count || !variables || !gradients) return hr__fail(HR_INVALID_ARGUMENT, "an optimizer was given no variables, or NULL");
 	return HR_OK;
 }
@@ -120,9 +120,9 @@ static hr_status check_gradient(const hr_optimizer *optimizer, const hr__variabl
 	const hr__graph *graph = hr__graph_current();
 	hr_status status = hr__value_get(gradients[at], &value);
 	if (!status && (value.graph != graph || (!graph && value.session->id != variable->session)))
-		status = hr__fail(HR_INVALID_ARGUMENT, "its gradient is not where it is: in the graph that is being built, or in its session");
-	for (size_t i = 0; i < at && !status && value.loose && !graph; i++)
-		if (gradients[i].id == gradients[at].id) status = hr__fail(HR_INVALID_ARGUMENT, "its gradient is given twice, and the first use uses it up");
+		status = hr__fail(HR_INVALID_ARGUMENT, "its gradient belongs to another graph or session");
+	for (size_t i = 0; i < at && !status && value.temporary && !graph; i++)
+		if (gradients[i].id == gradients[at].id) status = hr__fail(HR_INVALID_ARGUMENT, "its gradient is given twice, and its first use consumes it");
 	if (!status) status = check_types(op_of(optimizer), &variable->type, &value.type);
 	return status ? hr__fail_in(status, "variable \"%s\"", hr_name_text(variable->name)) : HR_OK;
 }
@@ -154,7 +154,7 @@ static bool update_all(const hr_optimizer *optimizer, const hr_variable *variabl
 	all = all && (optimizer->kind != HR_ADAM || steps.id);
 	for (size_t i = 0; i < count; i++) {
 		if (all) applied[i] = apply(optimizer, variables[i], gradients[i], steps);
-		else hr__value_use_up(gradients[i]);
+		else hr__value_consume(gradients[i]);
 		all &= applied[i].id != 0;
 	}
 	hr_value_release(steps);
@@ -172,7 +172,7 @@ hr_value hr_apply_gradients(const hr_optimizer *given, const hr_variable *variab
 	if (!status) error = hr__os()->alloc(count * sizeof(hr_value), &block);
 	if (error) hr__os_fail(error, "cannot get host memory for an optimizer");
 	if (status || error) {
-		for (size_t i = 0; i < count && gradients; i++) hr__value_use_up(gradients[i]);
+		for (size_t i = 0; i < count && gradients; i++) hr__value_consume(gradients[i]);
 		return HR_NO_VALUE;
 	}
 	if (update_all(optimizer, variables, gradients, count, block)) group = hr_group(block, count);
@@ -200,6 +200,6 @@ static hr_value minimize(const hr_optimizer *optimizer, hr_value loss, const hr_
 hr_value hr_minimize(const hr_optimizer *optimizer, hr_value loss, const hr_variable *variables, size_t count)
 {
 	hr_value done = minimize(optimizer, loss, variables, count);
-	hr__value_use_up(loss); /* if it failed before hr_variable_gradients consumed it */
+	hr__value_consume(loss); /* if it failed before hr_variable_gradients consumed it */
 	return done;
 }

@@ -48,7 +48,7 @@ hr_status hr__variable_get(uint64_t id, hr__variable *out)
 	const hr__variable *variable = find(id);
 	if (variable) *out = *variable;
 	hr__lock_release(&hr__runtime_lock);
-	return variable ? HR_OK : hr__fail(HR_INVALID_HANDLE, "a variable was given that is none, or whose session or graph has ended");
+	return variable ? HR_OK : hr__fail(HR_INVALID_HANDLE, "the variable handle is invalid, or its session or graph was destroyed");
 }
 
 /* ---- scopes ---- */
@@ -59,7 +59,7 @@ static hr_status intern(const char *path, hr_name *out)
 {
 	*out = hr_name_intern(path);
 	if (strcmp(hr_name_text(*out), path) == 0) return HR_OK;
-	return hr__fail(HR_TOO_MANY, "the table of names is full, and \"%.200s\" is not in it", path);
+	return hr__fail(HR_TOO_MANY, "there is no room for the name \"%.200s\"", path);
 }
 
 hr_status hr__name_join(hr_name around, const char *name, const char *what, hr_name *out)
@@ -81,8 +81,8 @@ static hr_name scope_path(void)
 hr_status hr_variable_scope_push(const char *name, hr_reuse reuse)
 {
 	hr_name path;
-	if (scopes.count == DEPTH) return hr__fail(HR_TOO_MANY, "variable scopes are %u deep", DEPTH);
-	if ((unsigned)reuse > HR_REUSE_OR_MAKE) return hr__fail(HR_INVALID_ARGUMENT, "%d is no way to reuse variables (hr_reuse)", (int)reuse);
+	if (scopes.count == DEPTH) return hr__fail(HR_TOO_MANY, "this thread is inside %u variable scopes already; pop one first (hr_variable_scope_pop)", DEPTH);
+	if ((unsigned)reuse > HR_REUSE_OR_MAKE) return hr__fail(HR_INVALID_ARGUMENT, "%d is not a way to reuse variables (hr_reuse)", (int)reuse);
 	hr_status status = hr__name_join(scope_path(), name, "a variable or variable scope", &path);
 	if (!status) status = hr_name_scope_push(name);
 	if (status) return status;
@@ -198,7 +198,7 @@ static hr_status check_initializer(const hr__variable *variable)
 	hr__type type;
 	int kind = (int)variable->initializer.kind;
 	if (kind == HR_INIT_NONE) return HR_OK;
-	if ((unsigned)kind > HR_INIT_UNIFORM) return hr__fail(HR_INVALID_ARGUMENT, "%d is no initializer", kind);
+	if ((unsigned)kind > HR_INIT_UNIFORM) return hr__fail(HR_INVALID_ARGUMENT, "%d is not an initializer", kind);
 	return hr__ops[op_of(variable, &attrs)].infer(NULL, 0, &attrs, &type);
 }
 
@@ -298,10 +298,10 @@ static hr_status reuse(const hr__variable *there, const hr__variable *wanted, hr
 	const char *name = hr_name_text(there->name);
 	hr__dims_text(&there->type.dims, got, sizeof got);
 	if (how == HR_REUSE_AS_AROUND)
-		return hr__fail(HR_ALREADY_EXISTS, "variable \"%s\" is there already, %s %s; use it from a scope that reuses (HR_REUSE_ONLY, "
-		                "HR_REUSE_OR_MAKE), or choose another name or scope", name, hr_dtype_text(there->type.dtype), got);
+		return hr__fail(HR_ALREADY_EXISTS, "variable \"%s\" exists already, as %s %s; reuse it from a scope with HR_REUSE_ONLY or "
+		                "HR_REUSE_OR_MAKE, or choose another name or scope", name, hr_dtype_text(there->type.dtype), got);
 	if (there->type.dtype == wanted->type.dtype && hr__dims_equal(&there->type.dims, &wanted->type.dims)) return HR_OK;
-	return hr__fail(HR_INVALID_ARGUMENT, "variable \"%s\" is %s %s, and %s %s was asked for", name, hr_dtype_text(there->type.dtype), got,
+	return hr__fail(HR_INVALID_ARGUMENT, "variable \"%s\" is %s %s, not %s %s as requested", name, hr_dtype_text(there->type.dtype), got,
 	                hr_dtype_text(wanted->type.dtype), hr__dims_text(&wanted->type.dims, want, sizeof want));
 }
 
@@ -318,7 +318,7 @@ static hr_status find_or_make(hr__variable *wanted, hr_reuse how, hr__session *s
 		return status;
 	}
 	if (how == HR_REUSE_ONLY)
-		return hr__fail(HR_INVALID_ARGUMENT, "variable \"%s\" is not there, and its scope only reuses (HR_REUSE_ONLY); make it first, or use "
+		return hr__fail(HR_INVALID_ARGUMENT, "variable \"%s\" does not exist, and its scope only reuses (HR_REUSE_ONLY); create it first, or use "
 		                "HR_REUSE_OR_MAKE", hr_name_text(wanted->name));
 	if (wanted->graph || wanted->initializer.kind == HR_INIT_NONE) return HR_OK;
 	hr_status status = initialize(session, wanted);
@@ -505,7 +505,7 @@ static hr_value write(enum hr__op_kind kind, hr_variable variable, hr_value valu
 {
 	hr__attrs attrs = { .variables = { variable.id } };
 	if (variable.id) return hr__call_one(kind, &value, 1, &attrs);
-	if (value.id) hr__value_use_up(value);
+	if (value.id) hr__value_consume(value);
 	return HR_NO_VALUE;
 }
 

@@ -157,7 +157,7 @@ static void binary_row(void *context, int64_t out, int64_t a, int64_t b, int64_t
 	char *to = work->out[0];
 	bool done = binary->loop(from_a + a * binary->size, from_b + b * binary->size, to + out * binary->size, count,
 	                         binary->walk.a[last] != 0, binary->walk.b[last] != 0);
-	if (!done) hr__run_error(work, "an integer is divided by zero");
+	if (!done) hr__run_error(work, "integer division by zero");
 }
 
 static void binary_range(void *context, int64_t begin, int64_t end)

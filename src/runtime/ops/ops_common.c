@@ -144,7 +144,7 @@ static hr_status wrong_dtype(hr_dtype dtype, const char *these)
 static hr_status not_computed_with(hr_dtype dtype, const char *these)
 {
 	if (dtype != HR_DTYPE_BFLOAT16) return wrong_dtype(dtype, these);
-	return hr__fail(HR_INVALID_ARGUMENT, "dtype is bfloat16, which values are only kept in; it takes %s: hr_cast to float32 first", these);
+	return hr__fail(HR_INVALID_ARGUMENT, "dtype is bfloat16, which is for storage only; it takes %s; hr_cast to float32 first", these);
 }
 
 hr_status hr__need_float(const hr__type *type)
@@ -200,7 +200,7 @@ hr_status hr__misfit(const hr__dims *a, const hr__dims *b)
 		int of_a = i - (rank - a->rank), of_b = i - (rank - b->rank);
 		int64_t x = of_a < 0 ? 1 : a->d[of_a], y = of_b < 0 ? 1 : b->d[of_b];
 		if (x == y || x == 1 || y == 1) continue;
-		return hr__fail(HR_INVALID_ARGUMENT, "shapes %s and %s do not fit: dimension %d is %" PRId64 " and %" PRId64, left, right,
+		return hr__fail(HR_INVALID_ARGUMENT, "shapes %s and %s are incompatible: dimension %d is %" PRId64 " and %" PRId64, left, right,
 		                i, x, y);
 	}
 	return hr__fail(HR_INVALID_ARGUMENT, "shapes %s and %s make one of more than 2^60 elements", left, right);
@@ -238,9 +238,9 @@ static bool all_are_values(const hr_value *inputs, uint32_t count)
 }
 
 /* Consumes temporary inputs, as every op call does. */
-static void use_up(const hr_value *inputs, uint32_t count)
+static void consume(const hr_value *inputs, uint32_t count)
 {
-	for (uint32_t i = 0; i < count; i++) hr__value_use_up(inputs[i]);
+	for (uint32_t i = 0; i < count; i++) hr__value_consume(inputs[i]);
 }
 
 hr_value hr__op_refuse(const hr_value *inputs, uint32_t count, const char *name, const char *format, ...)
@@ -251,14 +251,14 @@ hr_value hr__op_refuse(const hr_value *inputs, uint32_t count, const char *name,
 	vsnprintf(text, sizeof text, format, list);
 	va_end(list);
 	bool fresh = all_are_values(inputs, count);
-	use_up(inputs, count);
+	consume(inputs, count);
 	if (fresh) hr__name_op(hr__fail(HR_INVALID_ARGUMENT, "%s", text), name, hr_name_scope_current());
 	return HR_NO_VALUE;
 }
 
 hr_value hr__op_refuse_in(const hr_value *inputs, uint32_t count, const char *name)
 {
-	use_up(inputs, count);
+	consume(inputs, count);
 	hr__name_op(hr_last_status(), name, hr_name_scope_current());
 	return HR_NO_VALUE;
 }

@@ -37,7 +37,7 @@
 static hr_status misfit(const hr__dims *x, const hr__dims *filter, const char *why)
 {
 	char left[HR__DIMS_TEXT], right[HR__DIMS_TEXT];
-	return hr__fail(HR_INVALID_ARGUMENT, "shapes %s and %s do not fit: %s", hr__dims_text(x, left, sizeof left),
+	return hr__fail(HR_INVALID_ARGUMENT, "shapes %s and %s are incompatible: %s", hr__dims_text(x, left, sizeof left),
 	                hr__dims_text(filter, right, sizeof right), why);
 }
 

@@ -27,7 +27,7 @@ HR__INFER(softmax)
 	if (dims->rank >= 2 && dims->d[dims->rank - 1] >= dims->d[dims->rank - 2]) return HR_OK;
 	char text[HR__DIMS_TEXT];
 	return hr__fail(HR_INVALID_ARGUMENT,
-	                "shape %s has no rows and columns, or more rows than columns, so that some would see nothing",
+	                "shape %s has no rows and columns, or more rows than columns, so some rows would attend to nothing",
 	                hr__dims_text(dims, text, sizeof text));
 }
 
@@ -52,7 +52,7 @@ HR__INFER(cross_entropy)
 	if (status != HR_OK) return status;
 	*out = (hr__type){ in[0].dtype, *labels };
 	if (logits->rank == 2 && labels->rank == 1 && logits->d[0] == labels->d[0]) return HR_OK;
-	return hr__fail(HR_INVALID_ARGUMENT, "shapes %s and %s do not fit: logits are [rows,classes], labels [rows]",
+	return hr__fail(HR_INVALID_ARGUMENT, "shapes %s and %s are incompatible: logits are [rows,classes], labels [rows]",
 	                hr__dims_text(logits, left, sizeof left), hr__dims_text(labels, right, sizeof right));
 }
 

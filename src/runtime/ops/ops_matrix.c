@@ -47,7 +47,7 @@ static hr__dims batch_dims(const hr__type *type)
 static hr_status misfit(const hr__type *in, const hr__attrs *attrs, const char *why)
 {
 	char left[HR__DIMS_TEXT], right[HR__DIMS_TEXT];
-	return hr__fail(HR_INVALID_ARGUMENT, "shapes %s%s and %s%s do not fit: %s", hr__dims_text(&in[0].dims, left, sizeof left),
+	return hr__fail(HR_INVALID_ARGUMENT, "shapes %s%s and %s%s are incompatible: %s", hr__dims_text(&in[0].dims, left, sizeof left),
 	                attrs->transpose_a ? " (transposed)" : "", hr__dims_text(&in[1].dims, right, sizeof right),
 	                attrs->transpose_b ? " (transposed)" : "", why);
 }

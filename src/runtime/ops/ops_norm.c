@@ -30,7 +30,7 @@ static hr_status need_columns(const hr__type *x, const hr__type *of, const char 
 	char left[HR__DIMS_TEXT], right[HR__DIMS_TEXT];
 	hr_status status = hr__need_same_dtype(x, of);
 	if (status != HR_OK || (of->dims.rank == 1 && of->dims.d[0] == x->dims.d[x->dims.rank - 1])) return status;
-	return hr__fail(HR_INVALID_ARGUMENT, "shapes %s and %s do not fit: %s is as long as the last dimension of what is normalised",
+	return hr__fail(HR_INVALID_ARGUMENT, "shapes %s and %s are incompatible: %s is as long as the last dimension of what is normalised",
 	                hr__dims_text(&x->dims, left, sizeof left), hr__dims_text(&of->dims, right, sizeof right), name);
 }
 

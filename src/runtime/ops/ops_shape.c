@@ -265,7 +265,7 @@ static hr_status need_beside(const hr__type *first, const hr__type *other, int a
 	for (int i = 0; i < first->dims.rank; i++) {
 		if (i == axis || first->dims.d[i] == other->dims.d[i]) continue;
 		return hr__fail(HR_INVALID_ARGUMENT,
-		                "shapes %s and %s do not fit along dimension %d: dimension %d is %" PRId64 " and %" PRId64, left, right,
+		                "shapes %s and %s are incompatible along dimension %d: dimension %d is %" PRId64 " and %" PRId64, left, right,
 		                axis, i, first->dims.d[i], other->dims.d[i]);
 	}
 	return HR_OK;
@@ -317,9 +317,9 @@ HR__GRADIENT(concat)
 
 hr_value hr_concat(const hr_value *values, int count, int axis)
 {
-	if (values == NULL || count < 1) return hr__op_refuse(NULL, 0, "concat", "there is nothing to put together");
+	if (values == NULL || count < 1) return hr__op_refuse(NULL, 0, "concat", "there are no values to join");
 	if (count > HR__OP_INPUTS) {
-		return hr__op_refuse(values, (uint32_t)count, "concat", "it takes up to %d values, not %d; put some of them together first",
+		return hr__op_refuse(values, (uint32_t)count, "concat", "it takes up to %d values, not %d; join some of them first",
 		                     HR__OP_INPUTS, count);
 	}
 	return hr__call_one(HR__OP_CONCAT, values, (uint32_t)count, &(hr__attrs){ .axis = axis });

@@ -12,7 +12,7 @@
 
 /* ---- constant ---- */
 
-static hr_status asked_for(const hr__attrs *attrs, hr__type *out)
+static hr_status requested_type(const hr__attrs *attrs, hr__type *out)
 {
 	out->dtype = attrs->dtype;
 	out->dims = attrs->dims;
@@ -22,7 +22,7 @@ static hr_status asked_for(const hr__attrs *attrs, hr__type *out)
 HR__INFER(constant)
 {
 	(void)in, (void)count;
-	return asked_for(attrs, out);
+	return requested_type(attrs, out);
 }
 
 static void copy_range(void *context, int64_t begin, int64_t end)
@@ -52,12 +52,12 @@ static bool holds(hr_dtype dtype, double from, double to)
 HR__INFER(full)
 {
 	(void)in, (void)count;
-	hr_status status = asked_for(attrs, out);
+	hr_status status = requested_type(attrs, out);
 	if (status != HR_OK) return status;
 	/* Above 2^53 adding 1 to a double has no effect. */
 	double whole = trunc(attrs->a), next = whole + (fabs(whole) < 0x1p53);
 	if (!holds(attrs->dtype, whole, next) || (attrs->dtype == HR_DTYPE_INT64 && whole >= 0x1p63)) {
-		return hr__fail(HR_INVALID_ARGUMENT, "%g is no %s", attrs->a, hr_dtype_text(attrs->dtype));
+		return hr__fail(HR_INVALID_ARGUMENT, "%g is not a valid %s", attrs->a, hr_dtype_text(attrs->dtype));
 	}
 	return HR_OK;
 }
@@ -140,7 +140,7 @@ static void normal_pair_f64(uint64_t x, uint64_t y, double out[2])
 HR__INFER(random_normal)
 {
 	(void)in, (void)count;
-	hr_status status = asked_for(attrs, out);
+	hr_status status = requested_type(attrs, out);
 	return status == HR_OK ? hr__need_float(out) : status;
 }
 
@@ -179,16 +179,16 @@ HR__RUN(random_normal)
 HR__INFER(random_uniform)
 {
 	(void)in, (void)count;
-	hr_status status = asked_for(attrs, out);
+	hr_status status = requested_type(attrs, out);
 	if (status == HR_OK) status = hr__need_number(out);
 	if (status != HR_OK) return status;
 	if (!(attrs->a < attrs->b) || !isfinite(attrs->a) || !isfinite(attrs->b)) {
-		return hr__fail(HR_INVALID_ARGUMENT, "there is nothing from %g up to %g", attrs->a, attrs->b);
+		return hr__fail(HR_INVALID_ARGUMENT, "the range from %g to %g is empty or infinite", attrs->a, attrs->b);
 	}
 	if (hr__dtype_is_float(attrs->dtype)) return HR_OK;
 	double from = ceil(attrs->a), to = ceil(attrs->b);
 	if (!holds(attrs->dtype, from, to)) {
-		return hr__fail(HR_INVALID_ARGUMENT, "not all from %g to %g are of %s", attrs->a, attrs->b, hr_dtype_text(attrs->dtype));
+		return hr__fail(HR_INVALID_ARGUMENT, "not all values from %g to %g fit in %s", attrs->a, attrs->b, hr_dtype_text(attrs->dtype));
 	}
 	if (from >= to) return hr__fail(HR_INVALID_ARGUMENT, "there is no integer from %g up to %g", attrs->a, attrs->b);
 	return HR_OK;

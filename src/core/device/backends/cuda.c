@@ -323,7 +323,7 @@ static hr_status measure(card *opened, uint64_t wanted_page)
 	result = IN_CONTEXT(opened, cuMemGetAllocationGranularity, &granularity, &opened->memory, HR__CU_MEM_ALLOC_GRANULARITY_MINIMUM);
 	if (result != HR__CUDA_SUCCESS) return failed(opened, result, "cuMemGetAllocationGranularity");
 	if (!hr__is_power_of_two(granularity)) {
-		return hr__fail(HR_DEVICE_ERROR, "%s maps in units of %zu bytes, which is no power of two", opened->name, granularity);
+		return hr__fail(HR_DEVICE_ERROR, "%s maps in units of %zu bytes, which is not a power of two", opened->name, granularity);
 	}
 	opened->total_bytes = total;
 	opened->page_bytes = wanted_page > granularity ? wanted_page : granularity;
@@ -391,7 +391,7 @@ static bool move_base(card *on)
 	return true;
 }
 
-static CUresult tell_time(card *on, CUevent event, uint64_t *ns)
+static CUresult event_time_ns(card *on, CUevent event, uint64_t *ns)
 {
 	float since = 0; /* negative for events before the base */
 	CUresult result = cu.cuEventElapsedTime(&since, on->base, event);
@@ -714,7 +714,7 @@ static hr_status cuda_event_time(void *device, hr_native_event event, uint64_t *
 	CUresult result = enter(on, &pushed);
 	if (result == HR__CUDA_SUCCESS) {
 		hr__lock_take(&on->clock_lock);
-		result = tell_time(on, native_event(event), ns);
+		result = event_time_ns(on, native_event(event), ns);
 		hr__lock_release(&on->clock_lock);
 		leave(pushed);
 	}
@@ -731,7 +731,7 @@ static hr_status cuda_event_record(void *device, hr_native_event event, hr_nativ
 {
 	if (HR_UNLIKELY(stream == PER_THREAD_STREAM)) {
 		return hr__fail(HR_INVALID_ARGUMENT,
-		                "CUDA's default stream of a thread is another one in each thread; use a stream of your own");
+		                "CUDA's per-thread default stream differs between threads; use a stream of your own");
 	}
 	CALL((card *)device, cuEventRecord, native_event(event), native_stream(stream));
 }
@@ -762,7 +762,7 @@ static hr_status cuda_copy(void *device, uint64_t to, uint64_t from, uint64_t by
 	case HR_COPY_TO_HOST: CALL(on, cuMemcpyDtoHAsync_v2, (void *)(uintptr_t)to, from, bytes, native);
 	case HR_COPY_ON_DEVICE: CALL(on, cuMemcpyDtoDAsync_v2, to, from, bytes, native);
 	}
-	return hr__fail(HR_INVALID_ARGUMENT, "%d is no kind of copy", (int)kind);
+	return hr__fail(HR_INVALID_ARGUMENT, "%d is not a kind of copy", (int)kind);
 }
 
 static hr_status cuda_fill(void *device, uint64_t address, uint8_t value, uint64_t bytes, hr_native_stream stream)

@@ -48,7 +48,7 @@ void hr__mappings_destroy(hr__mappings *books)
 static hr_status make_room(void *array, size_t count, size_t *capacity, size_t item, size_t first)
 {
 	int error = count < *capacity ? 0 : hr__os_grow(array, capacity, item, first);
-	return error ? hr__os_fail(error, "the books of a device") : HR_OK;
+	return error ? hr__os_fail(error, "the tables of a device") : HR_OK;
 }
 
 /* ---- ranges ---- */
@@ -90,7 +90,7 @@ static hr_status make_range(const hr__mappings *books, uint64_t base, uint64_t b
 {
 	void *memory, *leaves = NULL;
 	int error = hr__os()->alloc(sizeof(hr__range), &memory);
-	if (error) return hr__os_fail(error, "the books of a device");
+	if (error) return hr__os_fail(error, "the tables of a device");
 	hr__range *range = memory;
 	*range = (hr__range){ .base = base, .bytes = bytes, .kind = kind };
 	if (kind == HR__RANGE_PAGES) {
@@ -98,7 +98,7 @@ static hr_status make_range(const hr__mappings *books, uint64_t base, uint64_t b
 		error = hr__os()->alloc(range->leaf_count * sizeof *range->leaves, &leaves);
 		if (error) {
 			hr__os()->free(range, sizeof *range);
-			return hr__os_fail(error, "the books of a device");
+			return hr__os_fail(error, "the tables of a device");
 		}
 		range->leaves = leaves;
 	}
@@ -162,7 +162,7 @@ static hr_status create_page(hr__mappings *books, uint32_t state, hr_page *page)
 		books->page_free = books->pages[index];
 	} else {
 		if (books->page_made == MAX_PAGES)
-			return hr__fail(HR_OUT_OF_MEMORY, "a device made of software has at most 2^30 - 1 pages");
+			return hr__fail(HR_OUT_OF_MEMORY, "a simulated or emulated device has at most 2^30 - 1 pages");
 		hr_status status = make_room(&books->pages, books->page_made, &books->page_capacity, sizeof *books->pages, 1024);
 		if (status != HR_OK) return status;
 		index = books->page_made++;
@@ -251,7 +251,7 @@ static hr_status make_leaf(const hr__range *range, uint64_t at)
 	void *memory;
 	if (*leaf) return HR_OK;
 	int error = hr__os()->alloc(range->leaf_entries * sizeof **leaf, &memory);
-	if (error) return hr__os_fail(error, "the books of a device");
+	if (error) return hr__os_fail(error, "the tables of a device");
 	*leaf = memory;
 	return HR_OK;
 }

@@ -115,7 +115,7 @@ static hr_status limit_reached(const hr__host_file *file, uint64_t bytes)
 	hr__sizes size = HR__SIZES(bytes, file->in_use, file->limit ? file->limit : file->most);
 	return hr__fail(
 		HR_OUT_OF_MEMORY,
-		"the spill file in %s is full: %s asked for, but %s of its spill_limit of %s are in use, and no free part is that "
+		"the spill file in %s is full: %s requested, but %s of its spill_limit of %s are in use, and no free part is that "
 		"large; raise spill_limit or host_limit",
 		file->directory, size.text[0], size.text[1], size.text[2]);
 }
@@ -131,7 +131,7 @@ static hr_status disk_refused(const hr__host_file *file, const char *what, uint6
 	hr__sizes size = HR__SIZES(bytes, file->limit);
 	if (!means_full(error)) return io_failed(file, what, error);
 	return hr__fail(HR_OUT_OF_MEMORY,
-	                "the disk of spill_dir %s is full: %s asked for, spill_limit is %s: %s; make room there, or raise host_limit",
+	                "the disk of spill_dir %s is full: %s requested, spill_limit is %s: %s; make room there, or raise host_limit",
 	                file->directory, size.text[0], file->limit ? size.text[1] : "not set", hr__os_error(error));
 }
 

@@ -329,17 +329,17 @@ static hr_status host_pool_full(hr__allocator *allocator, const struct attempt *
 	const char *owner = hr__device_pinned_for(allocator->device);
 	if (attempt->size > allocator->limit) {
 		hr__sizes size = HR__SIZES(request->bytes, allocator->limit);
-		return hr__fail(HR_OUT_OF_MEMORY, "the host pool of %s is too small for %s: that alone is above its limit of %s; raise host_limit",
+		return hr__fail(HR_OUT_OF_MEMORY, "the host pool of %s is too small for %s: the request alone exceeds its limit of %s; raise host_limit",
 		                owner, size.text[0], size.text[1]);
 	}
 	struct shortage found = find_shortage(allocator);
 	hr__sizes size = HR__SIZES(request->bytes, found.in_use, allocator->limit, found.free, found.largest);
 	/* The request is within the limit, so the host refused: the last message says why. */
 	if (attempt->size + attempt->alignment <= found.more)
-		return hr__fail_in(HR_OUT_OF_MEMORY, "the host pool of %s cannot grow: %s asked for, %s of its limit of %s in use", owner, size.text[0],
+		return hr__fail_in(HR_OUT_OF_MEMORY, "the host pool of %s cannot grow: %s requested, %s of its limit of %s in use", owner, size.text[0],
 		                   size.text[1], size.text[2]);
 	return hr__fail(HR_OUT_OF_MEMORY,
-	                "the host pool of %s is full: %s asked for, but %s of its limit of %s are in use, and the largest of %llu free block%s "
+	                "the host pool of %s is full: %s requested, but %s of its limit of %s are in use, and the largest of %llu free block%s "
 	                "(%s) is %s; raise host_limit",
 	                owner, size.text[0], size.text[1], size.text[2], (unsigned long long)found.blocks, hr__plural(found.blocks),
 	                size.text[3], size.text[4]);
@@ -353,11 +353,11 @@ static hr_status above_limit(const hr__allocator *allocator, const hr_request *r
 	char setting[64] = "";
 	if (allocator->limit >= hr__device_reservable(device)) {
 		if (!hr__device_is_limited(device))
-			return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is more than the %s that %s has; ask for less", allocator->name,
+			return hr__fail(HR_OUT_OF_MEMORY, "%s cannot allocate %s: the request alone exceeds the %s that %s has; request less", allocator->name,
 			                both.text[0], both.text[1], hr__device_name(device));
 		snprintf(setting, sizeof setting, " (%s)", hr__device_limit_setting(device));
 	}
-	return hr__fail(HR_OUT_OF_MEMORY, "%s cannot give %s: that alone is above its limit of %s%s; raise the limit or ask for less",
+	return hr__fail(HR_OUT_OF_MEMORY, "%s cannot allocate %s: the request alone exceeds its limit of %s%s; raise the limit or request less",
 	                allocator->name, both.text[0], both.text[1], setting);
 }
 
@@ -372,8 +372,8 @@ hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_requ
 	if (by_device) snprintf(whose, sizeof whose, "the limit of %s (%s) allows", hr__device_name(device), hr__device_limit_setting(device));
 	hr__sizes all = HR__SIZES(request->bytes, found.in_use, allocator->limit, found.free, found.largest, found.more);
 	return hr__fail(HR_OUT_OF_MEMORY,
-	                "%s cannot give %s: %s of %s are in use; %s are free in %llu block%s, the largest %s, and %s %s more; "
-	                "free something%s or ask for less",
+	                "%s cannot allocate %s: %s of %s are in use; %s are free in %llu block%s, the largest %s, and %s %s more; "
+	                "free memory%s or request less",
 	                allocator->name, all.text[0], all.text[1], all.text[2], all.text[3], (unsigned long long)found.blocks,
 	                hr__plural(found.blocks), all.text[4], whose, all.text[5], found.by_limit || by_device ? ", raise the limit" : "");
 }
@@ -510,7 +510,7 @@ static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_requ
 	struct attempt attempt = { .alignment = request->alignment, .quiet = quiet, .idle = idle };
 	HR_ASSERT(allocator->kind == HR__KIND_BFC && hr__lock_none_from(HR__RANK_CACHES));
 	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size))
-		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot give %zu bytes: too large to round up", allocator->name, request->bytes);
+		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot allocate %zu bytes: too large to round up", allocator->name, request->bytes);
 	attempt.small = allocator->thread_cache && attempt.size <= HR__SMALL_MAX && attempt.alignment <= allocator->granularity;
 	attempt.shard = hr__shard_for(allocator, cache, attempt.small);
 
@@ -590,7 +590,7 @@ void hr__shard_give(hr__shard *shard, hr__chunk_id id)
 static hr_status not_allocated(const hr__allocator *allocator, uint64_t address, bool known)
 {
 	return hr__fail(HR_NOT_ALLOCATED, "%s has no block at %#llx: %s", allocator->name, (unsigned long long)address,
-	                known ? "it was freed already" : "it was freed already, or came from elsewhere");
+	                known ? "it was freed already" : "it was freed already, or comes from another allocator");
 }
 
 /* Streams that may still use a block, and the epoch of their last use. */

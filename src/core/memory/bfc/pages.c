@@ -122,7 +122,7 @@ static hr_status plain_slot(hr__allocator *allocator, uint32_t *out)
 		*out = i;
 		return HR_OK;
 	}
-	return hr__fail(HR_TOO_MANY, "%s has %u regions already, which is the most there can be", allocator->name, HR__REGIONS_MAX);
+	return hr__fail(HR_TOO_MANY, "%s has %u regions already, the maximum", allocator->name, HR__REGIONS_MAX);
 }
 
 /* Region size to request where regions have a minimum size. [need] <= [most], the remainder of the limit. */
@@ -185,7 +185,7 @@ static hr_status add_plain_region(hr__shard *shard, hr__shard_pool *pool, uint64
 	}
 	if (!status && (address & (allocator->granularity - 1))) {
 		hr__page_pool_plain_free(allocator->device, address, ask);
-		status = hr__fail(HR_UNSUPPORTED, "%s gave memory at an address that is no multiple of the granularity %u",
+		status = hr__fail(HR_UNSUPPORTED, "%s gave memory at an address that is not a multiple of the granularity %u",
 		                  hr__device_name(allocator->device), allocator->granularity);
 	}
 	if (status) {

@@ -235,7 +235,7 @@ static hr_status get_memory(hr__span *span, const hr_request *request, const str
 	status = reclaim_and_map(span, request->stream, clearing, source, &error);
 	if (status != HR_NOT_READY) return status;
 	if (error)
-		return hr__fail(error, "%s cannot give %zu bytes: free pages could not be unmapped", span->allocator->name, request->bytes);
+		return hr__fail(error, "%s cannot allocate %zu bytes: free pages could not be unmapped", span->allocator->name, request->bytes);
 	return hr__bfc_no_room(span->allocator, span->bytes, request);
 }
 

@@ -74,7 +74,7 @@ const hr__report *hr__report_open(uint64_t id)
 	}
 	if (!id) hr__fail(HR_INVALID_HANDLE, "the report handle is zero: it was never set");
 	else
-		hr__fail(HR_INVALID_HANDLE, "report %llu is no longer there: the last %u are kept, until hr_shutdown", (unsigned long long)id,
+		hr__fail(HR_INVALID_HANDLE, "report %llu no longer exists: the last %u are kept, until hr_shutdown", (unsigned long long)id,
 		         SLOTS);
 	return NULL;
 }
@@ -298,7 +298,7 @@ uint32_t hr__report_files_max(void)
 	for (; *text >= '0' && *text <= '9' && number <= FILES_MOST; text++) number = 10 * number + (uint64_t)(*text - '0');
 	if (!*text && number >= 1 && number <= FILES_MOST) return (uint32_t)number;
 	hr__last before = hr__last_get();
-	hr__fail(HR_INVALID_ARGUMENT, "it is no number of files from 1 to %u", FILES_MOST);
+	hr__fail(HR_INVALID_ARGUMENT, "it is not a number of files from 1 to %u", FILES_MOST);
 	hr__setting_ignored(FILES_VARIABLE, &before);
 	return FILES_DEFAULT;
 }
@@ -384,7 +384,7 @@ static bool describe_file_error(const hr__report *report, char *note, size_t cap
 	if (report->file_status == HR_IO)
 		snprintf(note, capacity, "the report could not be written to %s: %s", hr__brief(report->file, 90).text, hr__os_error(report->file_error));
 	if (report->file_status == HR_TOO_MANY)
-		snprintf(note, capacity, "the report is in no file: this process has written %u; HEADROOM_OOM_REPORT_FILES allows more",
+		snprintf(note, capacity, "the report was not written to a file: this process has written %u; HEADROOM_OOM_REPORT_FILES allows more",
 		         environment.files_max);
 	return report->file_status == HR_IO || report->file_status == HR_TOO_MANY;
 }
@@ -415,9 +415,9 @@ hr_status hr_oom_get_file(hr_oom_report handle, char *path, size_t capacity)
 	hr_status status = report->file_status;
 	size_t length = strlen(report->file);
 	if (!status && length >= capacity)
-		status = hr__fail(HR_TOO_SMALL, "the name of the report's file takes %zu bytes, and there are %zu", length + 1, capacity);
+		status = hr__fail(HR_TOO_SMALL, "the name of the report's file takes %zu bytes; the buffer has %zu", length + 1, capacity);
 	else if (!status) memcpy(path, report->file, length + 1);
-	else if (status == HR_NOT_READY) hr__fail(status, "HEADROOM_OOM_REPORT is not set, so that reports are in no file; hr_oom_save writes one");
+	else if (status == HR_NOT_READY) hr__fail(status, "HEADROOM_OOM_REPORT is not set, so reports are not written to files; use hr_oom_save");
 	else if (describe_file_error(report, why, sizeof why)) hr__fail(status, "%s", why);
 	hr__report_close(report);
 	return status;

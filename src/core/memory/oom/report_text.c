@@ -26,7 +26,7 @@
 #define NAME_COLUMNS 120u                       /* limit on the columns of one name */
 #define SAFE_BYTES(columns) (4 * (columns) + 4) /* a column takes at most 4 bytes; plus three dots and a 0 */
 #define PARAGRAPH_BYTES 2048u
-#define NOT_SAID "(not said)"
+#define NO_NAME_TEXT "(none)"
 
 struct report_page {
 	const hr__report *report;
@@ -68,7 +68,7 @@ static void put_times(struct report_page *page, char c, unsigned times)
 	for (unsigned i = 0; i < times; i++) put(page, &c, 1);
 }
 
-__attribute__((format(printf, 2, 3))) static void say(struct report_page *page, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void put_format(struct report_page *page, const char *format, ...)
 {
 	char text[PARAGRAPH_BYTES];
 	va_list arguments;
@@ -298,7 +298,7 @@ static void write_advice(struct report_page *page)
 	char text[SAFE_BYTES(300u)];
 	put_text(page, "What to do: ");
 	if (verdict->advice[0]) wrap(page, 12, 12, safe(verdict->advice, sizeof verdict->advice, 300, text));
-	else wrap(page, 12, 12, "nothing helps but asking for less, or freeing; what holds memory is listed below.");
+	else wrap(page, 12, 12, "request less, or free memory; the holders are listed below.");
 }
 
 static void write_tier(struct report_page *page)
@@ -325,7 +325,7 @@ static void write_tier(struct report_page *page)
 		            96, text),
 		       size.text[1], size.text[2]);
 		break;
-	case HR_TIER_NONE: append(paragraph, "nothing: memory is there, but not in one piece."); break;
+	case HR_TIER_NONE: append(paragraph, "nothing: enough memory is free, but not in one piece."); break;
 	}
 	if (report->verdict.kind == 0) return; /* there is no verdict */
 	/* A request above the limit fails even when nothing is full. */
@@ -338,9 +338,9 @@ static void write_when(struct report_page *page)
 {
 	const hr__report *report = page->report;
 	char time[HR__REPORT_TIME_BYTES], count[COUNT_BYTES];
-	say(page, "%s, process %u", hr__report_time(report->time_ns, time), report->process);
-	if (report->thread) say(page, ", thread %u", report->thread);
-	say(page, ", report %s of this process", count_text(report->sequence, count));
+	put_format(page, "%s, process %u", hr__report_time(report->time_ns, time), report->process);
+	if (report->thread) put_format(page, ", thread %u", report->thread);
+	put_format(page, ", report %s of this process", count_text(report->sequence, count));
 	put_text(page, "\n");
 }
 
@@ -367,9 +367,9 @@ static void row(struct report_page *page, const char *label, const char *value, 
 	char shown[SAFE_BYTES(NAME_COLUMNS)];
 	bool wraps = words_fit(remark, REMARK_COLUMNS);
 	safe(remark, strlen(remark), wraps ? NAME_COLUMNS : REMARK_COLUMNS, shown);
-	say(page, "%*s%-18s %12s%s", INDENT, "", label, value, *shown ? "  " : "");
+	put_format(page, "%*s%-18s %12s%s", INDENT, "", label, value, *shown ? "  " : "");
 	if (wraps) wrap(page, REMARK_INDENT, REMARK_INDENT, shown);
-	else say(page, "%s\n", shown);
+	else put_format(page, "%s\n", shown);
 }
 
 static void write_allocator_numbers(struct report_page *page)
@@ -414,7 +414,7 @@ static void write_device_numbers(struct report_page *page)
 
 /* ---- holders ---- */
 
-static bool says_something(const hr__report_holders *holders)
+static bool has_names(const hr__report_holders *holders)
 {
 	return holders->count > 1 || (holders->count == 1 && (holders->top[0].name != HR_NAME_NONE || holders->names > 1));
 }
@@ -429,7 +429,7 @@ static const char *remark_on_names(const hr__report_holders *holders, uint32_t c
 static void holder_row(struct report_page *page, uint64_t bytes, uint64_t blocks, const char *name)
 {
 	char size[SIZE_BYTES], share[SHARE_BYTES], count[COUNT_BYTES];
-	say(page, "%*s%10s %6s %9s %-6s  %s\n", INDENT, "", size_text(bytes, size),
+	put_format(page, "%*s%10s %6s %9s %-6s  %s\n", INDENT, "", size_text(bytes, size),
 	    share_text(bytes, amount(page->report->stats.bytes_in_use), share), count_text(blocks, count),
 	    blocks == 1 ? "block" : "blocks", name);
 }
@@ -441,12 +441,12 @@ static void write_holders(struct report_page *page, hr_holder_kind kind)
 	uint32_t count = holders->count < HR__REPORT_TOP ? holders->count : HR__REPORT_TOP;
 	uint64_t rest_bytes = amount(holders->rest_bytes), rest_blocks = amount(holders->rest_blocks);
 	char name[SAFE_BYTES(NAME_COLUMNS)], rest[64], digits[COUNT_BYTES];
-	if (!says_something(holders)) return;
+	if (!has_names(holders)) return;
 	heading(page, titles[kind], remark_on_names(holders, count));
 	for (uint32_t i = 0; i < count; i++) {
 		const hr_holder *holder = &holders->top[i];
 		if (i < HOLDERS_SHOWN) {
-			const char *text = holder->name ? safe_name(holder->name, WIDTH - 40, name) : NOT_SAID;
+			const char *text = holder->name ? safe_name(holder->name, WIDTH - 40, name) : NO_NAME_TEXT;
 			holder_row(page, amount(holder->bytes), holder->count, text);
 		} else {
 			rest_bytes = sum(rest_bytes, amount(holder->bytes));
@@ -474,12 +474,12 @@ static void end_with_names(struct report_page *page, unsigned column, hr_name op
 {
 	char name[SAFE_BYTES(NAME_COLUMNS)];
 	unsigned room = WIDTH - column;
-	unsigned op_all = op ? name_columns(op, 0) : (unsigned)strlen(NOT_SAID), scope_all = name_columns(scope, 4);
+	unsigned op_all = op ? name_columns(op, 0) : (unsigned)strlen(NO_NAME_TEXT), scope_all = name_columns(scope, 4);
 	unsigned op_room = scope_all < room / 2 ? room - scope_all : room / 2;
 	if (op_room > op_all) op_room = op_all;
-	put_text(page, op ? safe_name(op, op_room, name) : NOT_SAID);
-	if (scope) say(page, " in %s", safe_name(scope, room - op_room - 4, name));
-	if (tag && op_all + scope_all + name_columns(tag, 3) <= room) say(page, " [%s]", safe_name(tag, NAME_COLUMNS, name));
+	put_text(page, op ? safe_name(op, op_room, name) : NO_NAME_TEXT);
+	if (scope) put_format(page, " in %s", safe_name(scope, room - op_room - 4, name));
+	if (tag && op_all + scope_all + name_columns(tag, 3) <= room) put_format(page, " [%s]", safe_name(tag, NAME_COLUMNS, name));
 	put_text(page, "\n");
 }
 
@@ -488,7 +488,7 @@ static void put_tensor(struct report_page *page, hr_dtype dtype, hr_shape shape)
 {
 	char tensor[TENSOR_BYTES], shown[SAFE_BYTES(TENSOR_COLUMNS)];
 	tensor_text(dtype, shape, tensor);
-	say(page, "%-*s  ", (int)TENSOR_COLUMNS, safe(tensor, sizeof tensor, TENSOR_COLUMNS, shown));
+	put_format(page, "%-*s  ", (int)TENSOR_COLUMNS, safe(tensor, sizeof tensor, TENSOR_COLUMNS, shown));
 }
 
 static void write_largest(struct report_page *page)
@@ -500,7 +500,7 @@ static void write_largest(struct report_page *page)
 	heading(page, "Largest blocks", "");
 	for (uint32_t i = 0; i < count; i++) {
 		const hr__report_block *block = &report->largest[i];
-		say(page, "%*s%10s %6s  ", INDENT, "", size_text(block->bytes, size),
+		put_format(page, "%*s%10s %6s  ", INDENT, "", size_text(block->bytes, size),
 		    share_text(block->bytes, amount(report->stats.bytes_in_use), share));
 		put_tensor(page, block->dtype, block->shape);
 		end_with_names(page, INDENT + 19 + TENSOR_COLUMNS + 2, block->op, block->scope, block->tag);
@@ -522,7 +522,7 @@ static void write_sizes(struct report_page *page)
 		uint64_t bytes = amount(report->size_bytes[i]), blocks = amount(report->size_blocks[i]);
 		if (bytes == 0 && blocks == 0) continue;
 		unsigned length = (unsigned)(((unsigned __int128)bytes * BAR + most - 1) / most);
-		say(page, "%*s%10s to %10s %9s %-6s %10s  ", INDENT, "", size_text(UINT64_C(1) << i, from), size_text(UINT64_C(2) << i, to),
+		put_format(page, "%*s%10s to %10s %9s %-6s %10s  ", INDENT, "", size_text(UINT64_C(1) << i, from), size_text(UINT64_C(2) << i, to),
 		    count_text(blocks, count), blocks == 1 ? "block" : "blocks", size_text(bytes, size));
 		put_times(page, '#', length);
 		put_text(page, "\n");
@@ -568,7 +568,7 @@ static void draw_map(struct report_page *page, const hr__report_region *region)
 	uint64_t total = 0, done = 0;
 	for (uint32_t i = 0; i < count; i++) total = sum(total, report->runs[first + i].bytes);
 	if (total == 0) return;
-	say(page, "%*s|", INDENT - 1, "");
+	put_format(page, "%*s|", INDENT - 1, "");
 	for (unsigned i = 0; i < cells; i++) {
 		uint64_t until = (uint64_t)((unsigned __int128)total * (i + 1) / cells);
 		/* A region with fewer bytes than cells: a cell may stand for less than a byte, and shows the byte that contains it. */
@@ -628,7 +628,7 @@ static void write_regions(struct report_page *page)
 	}
 	uint64_t left = (uint64_t)(mapped - shown) + report->regions_left_out;
 	char digits[COUNT_BYTES];
-	if (left) say(page, "%*sand %s smaller or later one%s\n", INDENT, "", count_text(left, digits), hr__plural(left));
+	if (left) put_format(page, "%*sand %s smaller or later one%s\n", INDENT, "", count_text(left, digits), hr__plural(left));
 }
 
 /* ---- last operations ---- */
@@ -636,7 +636,7 @@ static void write_regions(struct report_page *page)
 static void log_row(struct report_page *page, const char *when, const char *action, const hr__log_entry *entry)
 {
 	char size[SIZE_BYTES], thread[16];
-	say(page, "%*s%15s  %-6s %10s  ", INDENT, "", when, action, size_text(entry->bytes, size));
+	put_format(page, "%*s%15s  %-6s %10s  ", INDENT, "", when, action, size_text(entry->bytes, size));
 	put_tensor(page, (hr_dtype)entry->dtype, entry->shape);
 	int used = snprintf(thread, sizeof thread, "t%-2u ", entry->thread);
 	put_text(page, thread);

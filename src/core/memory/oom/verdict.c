@@ -328,7 +328,7 @@ void hr__verdict_make(hr__walk *walk, const hr_request *request, const hr_custom
 		break;
 	}
 	recall_steps(&j, verdict);
-	hr__verdict_say(&j, verdict);
+	hr__verdict_describe(&j, verdict);
 }
 
 hr_status hr_allocator_would_fit(hr_allocator handle, const hr_request *request, hr_verdict *verdict)

@@ -92,6 +92,6 @@ bool hr__verdict_is_part(const hr__allocator *allocator);
 /* ---- text (verdict_text.c) ---- */
 
 /* Fills in text and advice of a verdict from its other fields. */
-void hr__verdict_say(const hr__judgement *j, hr_verdict *verdict);
+void hr__verdict_describe(const hr__judgement *j, hr_verdict *verdict);
 
 #endif

@@ -9,8 +9,8 @@
 #include "core/memory/oom/verdict.h"
 
 /* Appends to a text. Characters that do not fit are left out. */
-static void say(char *out, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
-static void say(char *out, size_t capacity, const char *format, ...)
+static void append(char *out, size_t capacity, const char *format, ...) __attribute__((format(printf, 3, 4)));
+static void append(char *out, size_t capacity, const char *format, ...)
 {
 	size_t used = strnlen(out, capacity);
 	HR_ASSERT(used < capacity);
@@ -22,8 +22,8 @@ static void say(char *out, size_t capacity, const char *format, ...)
 	if (used == capacity - 1) out[hr__utf8_trim(out, used)] = 0;
 }
 
-#define SAY(verdict, ...) say((verdict)->text, sizeof(verdict)->text, __VA_ARGS__)
-#define ADVISE(verdict, ...) say((verdict)->advice, sizeof(verdict)->advice, __VA_ARGS__)
+#define TEXT(verdict, ...) append((verdict)->text, sizeof(verdict)->text, __VA_ARGS__)
+#define ADVISE(verdict, ...) append((verdict)->advice, sizeof(verdict)->advice, __VA_ARGS__)
 
 typedef struct size_string {
 	char text[16];
@@ -39,18 +39,18 @@ static size_string size_text(uint64_t bytes)
 /* ---- limits and holders ---- */
 
 /* Names the limit that is reached, and its setting. */
-static void say_tier(const hr__judgement *j, hr_verdict *verdict)
+static void describe_tier(const hr__judgement *j, hr_verdict *verdict)
 {
 	const hr__device *device = j->allocator->device;
 	switch (verdict->tier) {
 	case HR_TIER_ALLOCATOR:
-		SAY(verdict, "; the allocator's limit of %s is reached (options.limit_bytes)", size_text(j->allocator->limit).text);
+		TEXT(verdict, "; the allocator's limit of %s is reached (options.limit_bytes)", size_text(j->allocator->limit).text);
 		break;
 	case HR_TIER_DEVICE:
-		SAY(verdict, "; the limit of %s, %s, is reached (%s)", hr__device_name(device), size_text(hr__device_limit(device)).text,
+		TEXT(verdict, "; the limit of %s, %s, is reached (%s)", hr__device_name(device), size_text(hr__device_limit(device)).text,
 		    hr__device_limit_setting(device));
 		break;
-	case HR_TIER_PHYSICAL: SAY(verdict, "; the device itself is full"); break;
+	case HR_TIER_PHYSICAL: TEXT(verdict, "; the device itself is full"); break;
 	case HR_TIER_NONE: break;
 	}
 }
@@ -110,7 +110,7 @@ static void advise_freeing(const hr__judgement *j, hr_verdict *verdict)
 {
 	hr_holder top;
 	if (!hr__holders_top(j->walk, HR_BY_OP, &top) || top.name == HR_NAME_NONE) return;
-	ADVISE(verdict, "Free something: op %s holds most, %s in %u block%s. ", hr__brief(hr_name_text(top.name), 60).text,
+	ADVISE(verdict, "Free memory: op %s holds most, %s in %u block%s. ", hr__brief(hr_name_text(top.name), 60).text,
 	       size_text((uint64_t)top.bytes).text, top.count, hr__plural(top.count));
 }
 
@@ -118,30 +118,30 @@ static void advise_others(const hr__judgement *j, hr_verdict *verdict)
 {
 	hr_device_info info = { .struct_size = sizeof info };
 	if (verdict->tier != HR_TIER_PHYSICAL || hr_device_get_info(hr__device_handle(j->allocator->device), &info) != HR_OK) return;
-	if (info.other_bytes) ADVISE(verdict, "Others hold %s of the card. ", size_text(info.other_bytes).text);
+	if (info.other_bytes) ADVISE(verdict, "Other processes hold %s of the card. ", size_text(info.other_bytes).text);
 }
 
 /* ---- by kind of verdict ---- */
 
-static void say_fits(const hr__judgement *j, hr_verdict *verdict)
+static void describe_fits(const hr__judgement *j, hr_verdict *verdict)
 {
-	if (j->kept) SAY(verdict, "It fits: the thread's cache has a block of that size");
-	else if (j->now.holds) SAY(verdict, "It fits: a free block is large enough");
-	else SAY(verdict, "It fits: there is room to grow by %s", size_text(hr__judgement_room(j)).text);
+	if (j->kept) TEXT(verdict, "It fits: the thread's cache has a block of that size");
+	else if (j->now.holds) TEXT(verdict, "It fits: a free block is large enough");
+	else TEXT(verdict, "It fits: there is room to grow by %s", size_text(hr__judgement_room(j)).text);
 }
 
-static void say_after_stitch(const hr__judgement *j, hr_verdict *verdict)
+static void describe_after_stitch(const hr__judgement *j, hr_verdict *verdict)
 {
-	SAY(verdict, "Enough pages are free, but apart: it fits when %llu of them %s mapped side by side",
+	TEXT(verdict, "Enough pages are free, but scattered: it fits when %llu of them %s mapped side by side",
 	    (unsigned long long)verdict->pages, verdict->pages == 1 ? "is" : "are");
-	if (j->allocator->stitch) SAY(verdict, ", which hr_alloc does by itself");
+	if (j->allocator->stitch) TEXT(verdict, ", which hr_alloc does automatically");
 	else ADVISE(verdict, "options.stitch is off: make the allocator with it on, or call hr_allocator_trim and try again. ");
 }
 
-static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
+static void describe_with_lms(const hr__judgement *j, hr_verdict *verdict)
 {
 	hr__sizes size = HR__SIZES(verdict->bytes, j->host_room);
-	SAY(verdict, "It fits with LMS, if %s of idle tensors move to the host", size.text[0]);
+	TEXT(verdict, "It fits with LMS, if %s of idle tensors move to the host", size.text[0]);
 	if (!j->lms) {
 		ADVISE(verdict, "Large Model Support is off: hr_set_lms_enabled(true) before the first tensor, or HEADROOM_LMS=1 in the environment. ");
 		if (j->defragged != HR__NOT_FOUND) { /* enough is free, so no limit is in the way */
@@ -153,7 +153,7 @@ static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
 	} else if (j->host_room < verdict->bytes) {
 		ADVISE(verdict, "Raise host_limit: the host has room for %s. ", size.text[1]);
 	} else {
-		SAY(verdict, ", which hr_alloc does by itself");
+		TEXT(verdict, ", which hr_alloc does automatically");
 		return;
 	}
 	advise_limit(j, verdict);
@@ -161,110 +161,110 @@ static void say_with_lms(const hr__judgement *j, hr_verdict *verdict)
 }
 
 /* For the case that defragmentation makes it fit. */
-static void say_defragged(const hr__judgement *j, hr_verdict *verdict)
+static void describe_defragged(const hr__judgement *j, hr_verdict *verdict)
 {
-	SAY(verdict, "Enough is free, but in pieces: tensors of %s have to move on the device", size_text(verdict->bytes).text);
+	TEXT(verdict, "Enough memory is free, but not in one piece: tensors of %s have to move on the device", size_text(verdict->bytes).text);
 	if (!j->moving.on)
 		ADVISE(verdict, "Defragmentation is off: set hr_lms_options.defrag, or call hr_set_lms_defrag_enabled(true) before the first tensor. ");
 	else if (j->moving.budget && j->moving.budget < verdict->bytes)
 		ADVISE(verdict, "Raise hr_lms_options.defrag_budget to %llu. ", (unsigned long long)verdict->bytes);
-	else SAY(verdict, ", which hr_alloc does by itself");
+	else TEXT(verdict, ", which hr_alloc does automatically");
 }
 
-static void say_after_defrag(const hr__judgement *j, hr_verdict *verdict)
+static void describe_after_defrag(const hr__judgement *j, hr_verdict *verdict)
 {
 	if (j->defragged != HR__NOT_FOUND) {
-		say_defragged(j, verdict);
+		describe_defragged(j, verdict);
 		return;
 	}
-	SAY(verdict, "Enough is free, but in pieces: live blocks of %s would have to move, and only tensors can", size_text(verdict->bytes).text);
+	TEXT(verdict, "Enough memory is free, but not in one piece: live blocks of %s would have to move, and only tensors can", size_text(verdict->bytes).text);
 	advise_limit(j, verdict);
 	advise_freeing(j, verdict);
 }
 
-static void say_needs_more(const hr__judgement *j, hr_verdict *verdict)
+static void describe_needs_more(const hr__judgement *j, hr_verdict *verdict)
 {
-	SAY(verdict, "%s more must be free", size_text(verdict->bytes).text);
-	say_tier(j, verdict);
+	TEXT(verdict, "%s more must be free", size_text(verdict->bytes).text);
+	describe_tier(j, verdict);
 	advise_limit(j, verdict);
 	advise_others(j, verdict);
 	advise_freeing(j, verdict);
 }
 
-static void say_never_fits(const hr__judgement *j, hr_verdict *verdict)
+static void describe_never_fits(const hr__judgement *j, hr_verdict *verdict)
 {
 	if (!verdict->bytes) {
-		SAY(verdict, "No address of the allocator is a multiple of %llu with that much behind it",
+		TEXT(verdict, "No address of the allocator is a multiple of %llu with enough addresses after it",
 		    (unsigned long long)j->alignment);
-		ADVISE(verdict, "Ask for a smaller alignment. ");
+		ADVISE(verdict, "Request a smaller alignment. ");
 		return;
 	}
-	SAY(verdict, "The request alone is %s above the limit of %s", size_text(verdict->bytes).text, size_text(j->allocator->limit).text);
-	if (verdict->tier == HR_TIER_DEVICE) SAY(verdict, " (%s)", hr__device_limit_setting(j->allocator->device));
-	else SAY(verdict, verdict->tier == HR_TIER_ALLOCATOR ? " (options.limit_bytes)" : ", which is all the device has");
+	TEXT(verdict, "The request alone is %s above the limit of %s", size_text(verdict->bytes).text, size_text(j->allocator->limit).text);
+	if (verdict->tier == HR_TIER_DEVICE) TEXT(verdict, " (%s)", hr__device_limit_setting(j->allocator->device));
+	else TEXT(verdict, verdict->tier == HR_TIER_ALLOCATOR ? " (options.limit_bytes)" : ", which is all the device has");
 	advise_limit(j, verdict);
-	ADVISE(verdict, "Ask for less. ");
+	ADVISE(verdict, "Request less. ");
 }
 
 /* ---- by kind of allocator ---- */
 
-static void say_bfc(const hr__judgement *j, hr_verdict *verdict)
+static void describe_bfc(const hr__judgement *j, hr_verdict *verdict)
 {
 	switch (verdict->kind) {
-	case HR_FITS: say_fits(j, verdict); break;
+	case HR_FITS: describe_fits(j, verdict); break;
 	case HR_FITS_AFTER_TRIM:
-		SAY(verdict, "It fits when caches are emptied and free memory is given back, which hr_alloc does by itself");
+		TEXT(verdict, "It fits when caches are emptied and free memory is released, which hr_alloc does automatically");
 		break;
-	case HR_FITS_AFTER_STITCH: say_after_stitch(j, verdict); break;
-	case HR_FITS_WITH_LMS: say_with_lms(j, verdict); break;
-	case HR_FITS_AFTER_DEFRAG: say_after_defrag(j, verdict); break;
-	case HR_NEEDS_MORE: say_needs_more(j, verdict); break;
-	case HR_NEVER_FITS: say_never_fits(j, verdict); break;
+	case HR_FITS_AFTER_STITCH: describe_after_stitch(j, verdict); break;
+	case HR_FITS_WITH_LMS: describe_with_lms(j, verdict); break;
+	case HR_FITS_AFTER_DEFRAG: describe_after_defrag(j, verdict); break;
+	case HR_NEEDS_MORE: describe_needs_more(j, verdict); break;
+	case HR_NEVER_FITS: describe_never_fits(j, verdict); break;
 	}
 }
 
-static void say_direct(const hr__judgement *j, hr_verdict *verdict)
+static void describe_direct(const hr__judgement *j, hr_verdict *verdict)
 {
 	if (verdict->kind == HR_FITS) {
-		SAY(verdict, "It fits: there is room for %s", size_text(hr__judgement_room(j)).text);
+		TEXT(verdict, "It fits: there is room for %s", size_text(hr__judgement_room(j)).text);
 	} else if (verdict->kind == HR_FITS_AFTER_TRIM) {
-		SAY(verdict, "It fits when free memory of the device's other allocators is given back");
+		TEXT(verdict, "It fits when the device's other allocators release their free memory");
 		ADVISE(verdict, "Call hr_allocator_trim on the other allocators of %s. ", hr__device_name(j->allocator->device));
 	} else if (verdict->kind == HR_NEVER_FITS) {
-		say_never_fits(j, verdict);
+		describe_never_fits(j, verdict);
 	} else {
-		say_needs_more(j, verdict);
+		describe_needs_more(j, verdict);
 	}
 }
 
-static void say_custom(const hr__judgement *j, hr_verdict *verdict)
+static void describe_custom(const hr__judgement *j, hr_verdict *verdict)
 {
 	const char *name = j->allocator->kind_name;
 	if (verdict->kind == HR_NEVER_FITS) {
-		say_never_fits(j, verdict);
+		describe_never_fits(j, verdict);
 	} else if (verdict->kind == HR_NEEDS_MORE) {
-		SAY(verdict, "%s more must be free", size_text(verdict->bytes).text);
+		TEXT(verdict, "%s more must be free", size_text(verdict->bytes).text);
 		if (j->custom_left < j->room.allocator)
-			SAY(verdict, "; the custom allocator \"%s\" is at its own limit of %s", name, size_text(j->custom->bytes_limit).text);
-		else say_tier(j, verdict);
+			TEXT(verdict, "; the custom allocator \"%s\" is at its own limit of %s", name, size_text(j->custom->bytes_limit).text);
+		else describe_tier(j, verdict);
 		advise_freeing(j, verdict);
 	} else if (verdict->kind == HR_FITS_AFTER_DEFRAG) {
-		SAY(verdict, "The custom allocator \"%s\" has enough, but not in one piece", name);
+		TEXT(verdict, "The custom allocator \"%s\" has enough, but not in one piece", name);
 		advise_freeing(j, verdict);
 	} else {
-		SAY(verdict, "It fits, by all that is known of the custom allocator \"%s\"", name);
+		TEXT(verdict, "It fits, as far as is known of the custom allocator \"%s\"", name);
 	}
 }
 
-void hr__verdict_say(const hr__judgement *j, hr_verdict *verdict)
+void hr__verdict_describe(const hr__judgement *j, hr_verdict *verdict)
 {
 	HR_ASSERT(verdict->kind && !verdict->text[0] && !verdict->advice[0]);
 	switch (j->allocator->kind) {
-	case HR__KIND_BFC: say_bfc(j, verdict); break;
-	case HR__KIND_DIRECT: say_direct(j, verdict); break;
-	case HR__KIND_CUSTOM: say_custom(j, verdict); break;
+	case HR__KIND_BFC: describe_bfc(j, verdict); break;
+	case HR__KIND_DIRECT: describe_direct(j, verdict); break;
+	case HR__KIND_CUSTOM: describe_custom(j, verdict); break;
 	}
-	SAY(verdict, ".");
+	TEXT(verdict, ".");
 	size_t end = strlen(verdict->advice);
 	if (end && verdict->advice[end - 1] == ' ') verdict->advice[end - 1] = 0;
 }

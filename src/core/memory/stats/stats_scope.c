@@ -48,7 +48,7 @@ hr_status hr_stats_scope_end(hr_device handle, hr_stats_scope *scope)
 	if (status) return status;
 	hr__thread_state *thread = hr__thread_self;
 	if (!thread || !thread->scope_depth)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_stats_scope_end: this thread is inside no scope; every end needs its begin");
+		return hr__fail(HR_INVALID_ARGUMENT, "hr_stats_scope_end: no scope is open on this thread; call hr_stats_scope_begin first");
 	hr__scope_frame *frame = &thread->scopes[thread->scope_depth - 1];
 	if (frame->device != hr__device_index(device))
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_stats_scope_end: the innermost scope is not on %s; scopes end in reverse order",
