@@ -78,7 +78,7 @@ static void fill(struct curve *curve, const char *name, uint32_t policy)
 	hr__schedule schedule;
 	hr__forecast_facts facts;
 	hr__step_view view;
-	read_trace(name, &uses);
+	read_trace(name, &schedule);
 	uint32_t part = hr__schedule_typical_step(&schedule);
 	bench_must(hr__forecast_facts_find(&schedule, part, &facts));
 	bench_must(hr__step_view_make(&schedule, part, HR__FORECAST_GRANULARITY, &view));

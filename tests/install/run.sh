@@ -63,9 +63,9 @@ flags --cflags --libs "${all[@]}"
 for source in consumer consumer_all; do
 	quietly "$cxx" -std=c++17 "${strict[@]}" -xc++ tests/install/$source.c "${flags[@]}" -o "$work/$source"
 done
-# Every public macro works in C++. HR_API and macros that the headers undefine again are not for programs.
+# Every public macro works in C++. HR_API, HR_CHECK_RESULT and macros that the headers undefine again are not for programs.
 for macro in $(sed -nE 's/^#define (HR_[A-Z0-9_]+).*/\1/p' include/*.h | sort -u); do
-	[ "$macro" = HR_API ] || grep -q "^#undef $macro$" include/*.h || grep -qw "$macro" tests/install/macros.cpp || fail "tests/install/macros.cpp does not use $macro"
+	[[ $macro = HR_API || $macro = HR_CHECK_RESULT ]] || grep -q "^#undef $macro$" include/*.h || grep -qw "$macro" tests/install/macros.cpp || fail "tests/install/macros.cpp does not use $macro"
 done
 for compiler in g++ clang++; do
 	command -v $compiler >/dev/null || continue
