@@ -74,7 +74,11 @@ static void start(const char *path, const char *depth)
 }
 
 /* Functions of the program, which the dynamic loader knows. The call is not the last thing that they do, so it is on the stack. */
-#define PROGRAM __attribute__((noinline, noclone, visibility("default")))
+#ifdef __clang__
+#define PROGRAM __attribute__((noinline, visibility("default")))
+#else
+#define PROGRAM __attribute__((noinline, noclone, visibility("default"))) /* a clone has another name */
+#endif
 static _Atomic(int) calls;
 
 PROGRAM void *stacks_inner(size_t bytes);
