@@ -1,4 +1,4 @@
-/* test_state.c - the state machine of a tensor (core/lms/state.h): from every place exactly the changes of its table are possible, and a
+/* test_state.c - the state machine of a tensor (core/lms/tensor/state.h): from every place exactly the changes of its table are possible, and a
  * stale word changes nothing. Records are driven without a context, so no device is involved. */
 #include "core/lms/lms.h"
 #include "test.h"

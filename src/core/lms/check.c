@@ -7,7 +7,8 @@
  * Byte counters change together with a claim, except those of pins: a pin is counted after its tensor's word changes, and an unpin
  * before. So a difference there is an error only if no thread is inside hr_tensor_pin_all or hr_tensor_unpin_all. Each thread has a flag for that
  * (hr__cache.pinning), which nothing else reads. */
-#include "core/lms/lms.h"
+#include "core/base/status.h"
+#include "core/lms/context.h"
 #include "core/memory/bfc/tensor_block.h"
 
 #define ATTEMPTS 256u
@@ -127,4 +128,19 @@ int hr__lms_check(hr__lms *lms)
 		hr__lock_release(&lms->lock);
 	}
 	return broken;
+}
+
+hr_status hr_lms_check(hr_allocator handle)
+{
+	hr__lms *lms;
+	hr_status status = hr__lms_find(handle, &lms);
+	if (status) return status;
+	int broken = hr__lms_check(lms);
+	if (broken == HR__LMS_CHECK_BUSY)
+		return hr__fail(HR_NOT_READY,
+		                "tensors of %s were pinned or moved all the time, so that there was no moment to check them; try again",
+		                lms->allocator->name);
+	return broken
+	           ? hr__fail(HR_CORRUPT, "invariant %d of tensors does not hold on %s; please report it", broken, lms->allocator->name)
+	           : HR_OK;
 }

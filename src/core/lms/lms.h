@@ -1,18 +1,16 @@
-/* lms.h - shared by the files of Large Model Support: the tensor record, and the context that all tensors of an allocator share.
+/* lms.h - shared by the files of Large Model Support: the context that all tensors of an allocator share.
  *
- *     pin.c          pin, unpin, address: the hot path, without a lock if the tensor is resident
- *     state.c        the state machine of a tensor and its invariants (state.h)
- *     tensor.c       handles, creating and destroying, the list of a context
- *     move.c         evicts, restores, moves and verifies one tensor
- *     fixed.c        the same for tensors with a stable address
- *     reclaim.c      chooses the tensors to evict for a request that does not fit
- *     evict_queue.c  tensors in the order of eviction (evict_queue.h)
- *     defrag.c       moves tensors on the device to join free memory, when nothing more can be evicted (and defrag_pages.c)
- *     checksum.c          checksums of device memory, for verify
- *     stall.c        how long streams wait for restores
- *     step_peak.c    how many bytes a step needs at once
+ *     context.c      makes and closes contexts; options.c, policies.c and hooks.c: options, registered policies, calls of the memory layer
+ *     step.c         steps of the program; step_csv.c, step_peak.c: their statistics, and how many bytes they need at once
+ *     stats.c        statistics; stall.c: how long streams wait for restores
+ *     limit.c        the limit for tensors
  *     check.c        checks the invariants
- *     control.c      switches, options, statistics
+ *     tensor/        state.c: the state machine of a tensor and its record (state.h). tensor.c, members.c: handles, creating and
+ *                    destroying, the list of a context. pin.c: pin, unpin, address, without a lock if the tensor is resident;
+ *                    pin_wait.c, pin_refusal.c: pins that find no memory. evict.c: eviction and prefetch of one tensor. move.c: evicts,
+ *                    restores, moves and verifies one tensor; fixed.c: the same with a stable address; checksum.c: checksums for verify
+ *     reclaim/       reclaim.c: chooses the tensors to evict for a request that does not fit, in an order that evict_queue.c keeps.
+ *                    defrag.c, defrag_pages.c: moves tensors on the device to join free memory, when nothing more can be evicted
  *     policy/        the learned policy: learned.c records a step (record.c, link.c), steps.c makes a plan of it (active_plan.c),
  *                    follow.c follows the plan
  *     plan/          the planner (plan.h)
@@ -27,9 +25,9 @@
 #include "core/base/lock.h"
 #include "core/base/shared.h"
 #include "core/device/device.h"
-#include "core/lms/evict_queue.h"
 #include "core/lms/host/host.h"
-#include "core/lms/state.h"
+#include "core/lms/reclaim/evict_queue.h"
+#include "core/lms/tensor/state.h"
 #include "core/memory/allocator.h"
 #include "core/memory/bfc/room_search.h"
 #include "core/memory/bfc/span.h"
@@ -143,7 +141,7 @@ struct hr__lms {
 #define HR__LMS_COUNTER(name, text) hr__atomic_i64 name;
 		HR_LMS_STATS_TABLE(HR__LMS_COUNTER)
 	} stats __attribute__((aligned(64)));
-	struct { /* the totals at hr_reset_memory_stats; counting starts there (control.c) */
+	struct { /* the totals at hr_reset_memory_stats; counting starts there (stats.c) */
 		HR_LMS_STATS_TABLE(HR__LMS_COUNTER)
 	} base;
 #undef HR__LMS_COUNTER

@@ -146,7 +146,8 @@ static hr_status store_pinned(hr__host *host, uint64_t address, const hr_request
 	void *block;
 	hr_status status = hr_alloc(host->pool, request, &block);
 	if (status != HR_OK) return status;
-	status = hr_stream_copy(hr__device_handle(host->device), block, pointer(address), request->bytes, HR_COPY_TO_HOST, request->stream);
+	status = hr_stream_copy(hr__device_handle(host->device), block, pointer(address), request->bytes, HR_COPY_TO_HOST,
+	                        request->stream);
 	if (status == HR_OK) *copy = (hr__host_copy){ .address = (uintptr_t)block, .bytes = request->bytes };
 	else hr_free(host->pool, block, request->stream);
 	return status;
@@ -175,7 +176,7 @@ hr_status hr__host_load(hr__host *host, const hr__host_copy *copy, uint64_t addr
 	hr_status status = hr_allocation_record_stream(host->pool, pointer(copy->address), stream);
 	if (status != HR_OK) return status;
 	return hr_stream_copy(hr__device_handle(host->device), pointer(address), pointer(copy->address), copy->bytes, HR_COPY_TO_DEVICE,
-	               stream);
+	                      stream);
 }
 
 /* A destroyed stream was waited for when it was destroyed. */

@@ -114,10 +114,8 @@ static void add_gap(hr__plan_ring *ring, uint32_t tensor, uint32_t use, uint32_t
 		gap->in_ns = hr__plan_ring_copy_ns(bytes, ring->machine->in_bytes_per_s, ring->machine->copy_ns);
 	}
 	if (to > from) {
-		gap->idle_ns = ring->time[to] - ring->time[from + 1];
 		add_range(change, from + 1, to - 1, -bytes);
 	} else {
-		gap->idle_ns = ring->time[ring->n] - ring->time[from + 1] + ring->time[to];
 		if (from + 1 < ring->n) add_range(change, from + 1, ring->n - 1, -bytes);
 		if (to > 0) add_range(change, 0, to - 1, -bytes);
 	}

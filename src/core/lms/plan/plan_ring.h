@@ -25,7 +25,6 @@ void hr__plan_scratch_free(hr__plan_scratch *scratch);
 typedef struct hr__plan_gap {
 	uint64_t bytes;
 	uint64_t out_ns, in_ns; /* time of a copy in each direction */
-	uint64_t idle_ns;       /* compute time between its two ops */
 	uint32_t tensor;
 	uint32_t from, to; /* uses: it may be evicted after [from] and before [to]; to <= from = in the next step */
 } hr__plan_gap;

@@ -37,7 +37,7 @@
  *                         place, in whole pages (units of the granularity where there are no pages), at least one, and never more
  *                         than the bytes of all evictable blocks
  *   HR_FITS_AFTER_DEFRAG  a. by moving tensors on the device, whether options.defrag of LMS is on or off: [bytes] = what
- *                         src/core/lms/defrag.c would move in the trimmed state, by its own plan. Or else
+ *                         src/core/lms/reclaim/defrag.c would move in the trimmed state, by its own plan. Or else
  *                         b. in the trimmed state, by sliding live blocks together. A stretch is a run of adjacent chunks of a
  *                         region without a hole between them; in home's pool, the hole after it counts as a free chunk of its
  *                         size, but at most room. A window is a run of adjacent chunks of one stretch whose free chunks together

@@ -602,7 +602,7 @@ static hr_status copy_on_device(hr__tensor *tensor, uint64_t to, uint64_t *epoch
 	hr_status status = wait_for_users(tensor);
 	if (!status)
 		status = hr_stream_copy(lms->device_handle, (void *)(uintptr_t)to, (const void *)(uintptr_t)tensor->address, tensor->bytes,
-		                 HR_COPY_ON_DEVICE, lms->in_stream);
+		                        HR_COPY_ON_DEVICE, lms->in_stream);
 	*epoch = mark_after(lms, lms->in_stream, tensor->bytes, 0);
 	if (!status) status = delay_pin_streams(tensor, *epoch);
 	if (status) add_user(tensor, lms->in_stream); /* the in stream may be reading it already */

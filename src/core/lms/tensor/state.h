@@ -60,8 +60,8 @@
 
 #include "core/base/assert.h"
 #include "core/base/atomic.h"
-#include "core/lms/evict_queue.h"
 #include "core/lms/host/host.h"
+#include "core/lms/reclaim/evict_queue.h"
 #include "headroom_record.h"
 
 enum hr__place {

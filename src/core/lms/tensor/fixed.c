@@ -131,7 +131,7 @@ hr_status hr__shadow_store(hr__tensor *tensor, hr__host_copy *copy)
 	if (status) return status;
 	uint64_t own_range = tensor->shadow->own_range;
 	status = hr_stream_copy(lms->device_handle, (void *)(uintptr_t)own_range, (void *)(uintptr_t)tensor->address, tensor->bytes,
-	                 HR_COPY_ON_DEVICE, lms->out_stream);
+	                        HR_COPY_ON_DEVICE, lms->out_stream);
 	if (status) return status;
 	hr__host_count(lms->host, (int64_t)tensor->bytes);
 	*copy = (hr__host_copy){ .address = own_range, .bytes = tensor->bytes };
@@ -145,7 +145,7 @@ hr_status hr__shadow_load(hr__tensor *tensor)
 	hr_status status = map_shadow(tensor, IN_OWN_RANGE);
 	if (status) return status;
 	return hr_stream_copy(lms->device_handle, (void *)(uintptr_t)tensor->address, (void *)(uintptr_t)tensor->shadow->own_range,
-	               tensor->bytes, HR_COPY_ON_DEVICE, lms->in_stream);
+	                      tensor->bytes, HR_COPY_ON_DEVICE, lms->in_stream);
 }
 
 void hr__shadow_drop(hr__tensor *tensor)

@@ -1,5 +1,5 @@
 /* evict_queue.c - see evict_queue.h. */
-#include "core/lms/evict_queue.h"
+#include "core/lms/reclaim/evict_queue.h"
 
 #include "core/lms/lms.h"
 

@@ -13,13 +13,10 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/base/text.h"
-#include "core/lms/lms.h"
+#include "core/lms/tensor/pin.h"
 #include "core/memory/bfc/tensor_block.h"
 
-#define PAIRWISE_MAX 64u    /* calls with at most this many tensors are checked pairwise; longer ones use 8 KiB of stack */
-#define WAIT_GROWTH_MAX 16u /* waits grow up to this attempt, to HR__LOCK_MAX_SLEEP_NS */
-#define ATTEMPTS_WITHOUT_TURN 64u
-#define YIELD_TO_WAITER_NS 2000000u /* how long a pin yields to a waiter, which may be waiting for something else */
+#define PAIRWISE_MAX 64u /* calls with at most this many tensors are checked pairwise; longer ones use 8 KiB of stack */
 
 /* Pins that this thread took and did not release, per context. A pin that another thread releases counts against that thread.
  * Closing a context ends its pins, so contexts are counted apart: 8 at a time, because thread-local storage is scarce in a library
@@ -264,22 +261,6 @@ static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_s
 
 /* ---- calls ---- */
 
-/* Tensors named so far in a call, by record number. May report one that was not named, so a hit is confirmed by a search. */
-#define NAMED_BITS 65536u
-struct named {
-	uint64_t bits[NAMED_BITS / 64];
-};
-
-/* Adds a tensor. True if it may have been named before. */
-static bool name_tensor(struct named *named, hr_tensor tensor)
-{
-	uint32_t bit = (uint32_t)tensor.id % NAMED_BITS;
-	uint64_t *word = &named->bits[bit / 64], mask = UINT64_C(1) << bit % 64;
-	bool again = *word & mask;
-	*word |= mask;
-	return again;
-}
-
 static hr_status check_call(const hr_pin *pins, size_t count, hr_stream stream, bool pinning, hr__lms **lms)
 {
 	hr_status status = HR_OK;
@@ -295,132 +276,6 @@ static hr_status check_call(const hr_pin *pins, size_t count, hr_stream stream, 
 	if (!hr__stream_is_everywhere(stream) && !hr__device_has_stream((*lms)->device, stream))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s has no stream %u", hr__device_name((*lms)->device), stream);
 	return HR_OK;
-}
-
-/* ---- refusals ---- */
-
-/* What a call needs at once, and what holds memory against it. */
-struct demand {
-	uint64_t own;         /* bytes of the tensors that it names */
-	uint64_t unevictable; /* of other resident tensors that may not be evicted, pinned or not */
-	uint64_t pinned;      /* of other resident tensors that only their pins hold */
-};
-
-/* The tensor of an entry; NULL if an earlier entry names the same one. Call it for all entries in order. */
-static const hr__tensor *named_first(struct named *named, const hr_pin *pins, size_t at)
-{
-	hr_status ignored;
-	if (name_tensor(named, pins[at].tensor))
-		for (size_t i = 0; i < at; i++)
-			if (pins[i].tensor.id == pins[at].tensor.id) return NULL;
-	return hr__tensor_of(pins[at].tensor, &ignored);
-}
-
-/* The field that its bytes count in; NULL if it is not resident or can be evicted. */
-static uint64_t *field_of_bytes(const hr__tensor *tensor, struct demand *demand)
-{
-	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
-	uint64_t word = hr__load_acquire(&tensor->word);
-	if (hr__word_place(word) != HR__PLACE_RESIDENT && hr__word_place(word) != HR__PLACE_MOVING) return NULL;
-	if (hr__load_relaxed(&tensor->never_evict)) return &demand->unevictable;
-	return word & HR__WORD_PINS ? &demand->pinned : NULL;
-}
-
-static struct demand measure_demand(hr__lms *lms, const hr_pin *pins, size_t count)
-{
-	struct demand demand = { 0 };
-	struct named named = { { 0 } };
-	hr__lock_take(&lms->lock);
-	for (uint32_t i = 0; i < lms->member_count; i++) {
-		uint64_t *to = field_of_bytes(lms->members[i], &demand);
-		if (to) *to += lms->members[i]->device_bytes;
-	}
-	for (size_t i = 0; i < count; i++) {
-		const hr__tensor *tensor = named_first(&named, pins, i);
-		if (!tensor) continue;
-		uint64_t bytes = tensor->device_bytes, *in = field_of_bytes(tensor, &demand);
-		demand.own += bytes;
-		if (in) *in -= *in < bytes ? *in : bytes; /* its own bytes do not count; other threads may have unpinned it since */
-	}
-	hr__lock_release(&lms->lock);
-	return demand;
-}
-
-static uint64_t limit_of(hr__lms *lms)
-{
-	uint64_t limit = hr__load_acquire(&lms->limit);
-	return limit < lms->allocator->limit ? limit : lms->allocator->limit;
-}
-
-/* Whether the call would not fit even if no other tensor were pinned. Plain blocks do not count, because they may be freed. */
-static bool can_never_fit(hr__lms *lms, const hr_pin *pins, size_t count)
-{
-	uint64_t limit = limit_of(lms);
-	struct demand demand = measure_demand(lms, pins, count);
-	return demand.own > limit || demand.unevictable > limit - demand.own;
-}
-
-/* "reads 4.0 MiB weights, writes 1.0 MiB": as many tensors as fit. */
-static void list_tensors(const hr_pin *pins, size_t count, char *list, size_t capacity)
-{
-	size_t used = 0;
-	struct named named = { { 0 } };
-	list[0] = 0;
-	for (size_t i = 0; i < count; i++) {
-		char size[16];
-		const hr__tensor *tensor = named_first(&named, pins, i);
-		if (!tensor) continue;
-		if (used > capacity - 100) {
-			snprintf(list + used, capacity - used, ", ...");
-			return;
-		}
-		const char *name = hr_name_text(tensor->tag ? tensor->tag : tensor->op);
-		used += (size_t)snprintf(
-			list + used, capacity - used, "%s%s %s%s%s", used ? ", " : "", pins[i].access == HR_READ ? "reads" : "writes",
-			hr__format_size(tensor->device_bytes, size, sizeof size), *name ? " " : "", hr__brief(name, 40).text);
-	}
-}
-
-/* Fails with a message that says what the op needs at once. [never]: it would not fit whatever other threads unpin. */
-static hr_status fail_no_room(hr__lms *lms, const hr_pin *pins, size_t count, bool never)
-{
-	hr_name op = hr__thread_self ? hr__thread_self->op : HR_NAME_NONE;
-	char who[HR__BRIEF_MAX + 16], list[512], more[16];
-	snprintf(who, sizeof who, "%s%s%s", op ? "op \"" : "an op", hr__brief(hr_name_text(op), 60).text, op ? "\"" : "");
-	if (!never && hr__reclaim_was_blocked())
-		return hr__fail_in(HR_OUT_OF_MEMORY, "%s cannot run, because no tensor can leave to make room for it", who);
-	struct demand demand = measure_demand(lms, pins, count);
-	list_tensors(pins, count, list, sizeof list);
-	int64_t idle = hr__lms_inactive(lms);
-	if (!lms->enabled && !never && idle > 0)
-		return hr__fail_in(HR_OUT_OF_MEMORY,
-		                   "%s cannot run: it needs %s at once (%s), and %s of tensors that nothing is using may not leave; "
-		                   "hr_set_lms_enabled(true) or HEADROOM_LMS=1 lets them",
-		                   who, hr__sizes_text(&demand.own, 1).text[0], list, hr__format_size((uint64_t)idle, more, sizeof more));
-	hr_stats stats;
-	hr_stats_init(&stats);
-	(void)!hr_allocator_get_stats(lms->handle, &stats); /* zeros if it fails */
-	int64_t plain = stats.bytes_in_use - hr__load_relaxed(&lms->resident);
-	uint64_t unit = lms->allocator->page ? lms->allocator->page : lms->allocator->granularity, least;
-	uint64_t other = demand.unevictable + (never ? 0 : demand.pinned) + (uint64_t)(plain > 0 ? plain : 0);
-	if (!hr__align_up(demand.own + other, unit, &least)) least = UINT64_MAX;
-	uint64_t there = (uint64_t)stats.bytes_reserved + hr__page_pool_available(lms->allocator->device);
-	hr__sizes size = HR__SIZES(demand.own, other, least <= limit_of(lms) ? there : least);
-	if (least <= limit_of(lms) && least > there)
-		return hr__fail_in(HR_OUT_OF_MEMORY,
-		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but others "
-		                   "have so much of %s that "
-		                   "it can have only %s",
-		                   who, size.text[0], list, size.text[1], hr__device_name(lms->allocator->device), size.text[2]);
-	if (least <= limit_of(lms))
-		return hr__fail_in(
-			HR_OUT_OF_MEMORY,
-			"%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but what is free lies in "
-			"pieces: %sraise the limit",
-			who, size.text[0], list, size.text[1], lms->defrag || !lms->enabled ? "" : "switch hr_lms_options.defrag on, or ");
-	return hr__fail_in(HR_OUT_OF_MEMORY,
-	                   "%s cannot run: it needs %s at once (%s), and %s more %s; the least limit that would do is %s", who,
-	                   size.text[0], list, size.text[1], never ? "does not leave" : "is in use", size.text[2]);
 }
 
 /* Pins all tensors or none. */
@@ -444,82 +299,21 @@ static hr_status pin_all_or_none(hr__lms *lms, const hr_pin *pins, size_t count,
 	return status;
 }
 
-/* ---- waiting for room ---- */
-
-/* A pin is counted after it is made, so the tensors are checked as well. */
-static bool nothing_is_pinned(hr__lms *lms)
+hr_status hr__pin_all_or_none(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
-	bool pinned = hr__lms_pinned(lms) != 0;
-	if (pinned) return false;
-	hr__lock_take(&lms->lock);
-	for (uint32_t i = 0; i < lms->member_count && !pinned; i++) pinned = hr__load_acquire(&lms->members[i]->word) & HR__WORD_PINS;
-	hr__lock_release(&lms->lock);
-	return !pinned;
-}
-
-static bool nothing_pinned_or_moving(hr__lms *lms)
-{
-	return !hr__load_acquire(&lms->movers) && nothing_is_pinned(lms);
-}
-
-/* Retries whenever memory may have become available, until the call succeeds, the time is up, or no other thread can have been in
- * the way.
- *
- * Threads that retry at the same time can each take what another needs, and all fail again and again. So one waiting thread holds
- * the turn and retries at every change; the others retry only occasionally. A new call that competes with it fails too, and
- * waits. */
-static hr_status wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
-{
-	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
-	HR_ASSERT(lms->wait_ns);
-	hr_status status = HR_OUT_OF_MEMORY;
-	uint64_t until = hr__os()->clock_ns() + lms->wait_ns;
-	bool turn = false, late = false;
-	if (until < lms->wait_ns) until = UINT64_MAX; /* no timeout */
-	hr__lms_count(&lms->stats.num_pin_waits, 1);
-	for (unsigned attempt = 1; !late; attempt++) {
-		uint32_t free_turn = 0;
-		turn = turn || hr__cas_acquire(&lms->turn, &free_turn, 1);
-		late = hr__os()->clock_ns() >= until;
-		if (!turn && !late && attempt % ATTEMPTS_WITHOUT_TURN) {
-			hr__state_wait(WAIT_GROWTH_MAX);
-			continue;
-		}
-		bool quiet = nothing_pinned_or_moving(lms);
-		uint64_t seen = hr__load_acquire(&lms->changes) - hr__lms_changes_of_thread();
-		hr__retry(true); /* only the first attempt is reported */
-		status = pin_all_or_none(lms, pins, count, stream);
-		hr__retry(false);
-		if (status != HR_OUT_OF_MEMORY) break;
-		seen += hr__lms_changes_of_thread(); /* its own changes are nothing new */
-		if (quiet && nothing_pinned_or_moving(lms) && hr__load_acquire(&lms->changes) == seen) break;
-		for (unsigned i = 0; turn && !late && hr__load_acquire(&lms->changes) == seen && !nothing_pinned_or_moving(lms); i++) {
-			hr__state_wait(i < WAIT_GROWTH_MAX ? i : WAIT_GROWTH_MAX);
-			late = hr__os()->clock_ns() >= until;
-		}
-	}
-	if (turn) hr__store_release(&lms->turn, 0);
-	return status;
-}
-
-/* Without this, a thread that pins again right after its unpin would always be faster than a thread that waits for it. */
-static void yield_to_waiter(const hr__lms *lms)
-{
-	uint64_t until = hr__os()->clock_ns() + YIELD_TO_WAITER_NS;
-	for (unsigned i = 0; hr__load_acquire(&lms->turn) && hr__os()->clock_ns() < until; i++)
-		hr__state_wait(i < WAIT_GROWTH_MAX ? i : WAIT_GROWTH_MAX);
+	return pin_all_or_none(lms, pins, count, stream);
 }
 
 static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	uint64_t now = hr__fetch_add_relaxed(&lms->clock, 1) + 1;
 	if (lms->learned) hr__learned_before_pin(lms, pins, count);
-	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && !hr__pin_count_of_thread()) yield_to_waiter(lms);
+	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && !hr__pin_count_of_thread()) hr__pin_yield_to_waiter(lms);
 	hr_status status = pin_all_or_none(lms, pins, count, stream);
 	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY)) {
-		bool alone = !hr__pin_count_of_thread(), never = alone && can_never_fit(lms, pins, count);
-		if (alone && !never && lms->wait_ns) status = wait_for_room(lms, pins, count, stream);
-		if (status == HR_OUT_OF_MEMORY) return fail_no_room(lms, pins, count, never);
+		bool alone = !hr__pin_count_of_thread(), never = alone && hr__pin_can_never_fit(lms, pins, count);
+		if (alone && !never && lms->wait_ns) status = hr__pin_wait_for_room(lms, pins, count, stream);
+		if (status == HR_OUT_OF_MEMORY) return hr__pin_fail_no_room(lms, pins, count, never);
 	}
 	if (status) return status;
 	count_held(lms, (int64_t)count);
@@ -557,20 +351,20 @@ static hr_status fail_not_pinned(const hr__tensor *tensor)
 }
 
 /* Checks that the tensor has as many pins as entries up to [at] name it. [named] is NULL for a short list. */
-static inline hr_status check_entry(const hr_pin *pins, size_t count, size_t at, struct named *named)
+static inline hr_status check_entry(const hr_pin *pins, size_t count, size_t at, hr__pin_names *named)
 {
 	hr_status status = HR_OK;
 	const hr__tensor *tensor = hr__tensor_of(pins[at].tensor, &status);
 	if (!tensor) return status;
 	uint32_t needed = 1, there = hr__word_pins(hr__load_relaxed(&tensor->word));
-	if (there < count && (!named || name_tensor(named, pins[at].tensor)))
+	if (there < count && (!named || hr__pin_name(named, pins[at].tensor)))
 		for (size_t i = 0; i < at; i++) needed += pins[i].tensor.id == pins[at].tensor.id;
 	return there < needed ? fail_not_pinned(tensor) : HR_OK;
 }
 
 static __attribute__((noinline)) hr_status check_long(const hr_pin *pins, size_t count)
 {
-	struct named named = { { 0 } };
+	hr__pin_names named = { { 0 } };
 	hr_status status = HR_OK;
 	for (size_t i = 0; i < count && !status; i++) status = check_entry(pins, count, i, &named);
 	return status;
@@ -693,79 +487,4 @@ hr_status hr_tensor_get_address(hr_tensor handle, void **out)
 	}
 	if (!status) *out = (void *)(uintptr_t)tensor->address;
 	return status;
-}
-
-/* ---- explicit eviction and prefetch ---- */
-
-static hr_status fail_not_evictable(const hr__tensor *tensor)
-{
-	char name[HR__TENSOR_NAME];
-	return hr__fail(HR_UNSUPPORTED, "%s may not leave: %s", hr__tensor_name(tensor, name, sizeof name),
-	                tensor->lms->enabled ? "never_evict is set, or it is smaller than a page and fixed"
-	                                     : "Large Model Support is off; hr_set_lms_enabled(true) before the first tensor");
-}
-
-hr_status hr_tensor_evict(hr_tensor handle)
-{
-	hr_status status;
-	char name[HR__TENSOR_NAME];
-	hr__tensor *tensor = hr__tensor_of(handle, &status);
-	if (!tensor) return status;
-	if (!tensor->lms->enabled || hr__load_relaxed(&tensor->never_evict)) return fail_not_evictable(tensor);
-	for (unsigned attempt = 0;; attempt++) {
-		uint64_t word = hr__load_acquire(&tensor->word);
-		if (word >> 32 != handle.id >> 32) return hr__tensor_fail_closed(handle);
-		switch (hr__word_place(word)) {
-		case HR__PLACE_NEW:
-		case HR__PLACE_EVICTED: return HR_OK;
-		case HR__PLACE_UNUSED:
-		case HR__PLACE_DESTROYING: return hr__tensor_fail_closed(handle);
-		case HR__PLACE_RESIDENT:
-			if (word & HR__WORD_PINS)
-				return hr__fail(HR_IN_USE, "%s is pinned; unpin it first", hr__tensor_name(tensor, name, sizeof name));
-			if (!hr__state_begin_eviction(tensor, word)) break;
-			return hr__move_evict(tensor, tensor->lms->out_stream);
-		default: hr__state_wait(attempt);
-		}
-	}
-}
-
-hr_status hr__lms_prefetch(hr__tensor *tensor, uint64_t word)
-{
-	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
-	HR_ASSERT(tensor->lms->enabled);
-	hr__lms *lms = tensor->lms;
-	if (!hr__state_begin_restore(tensor, word, HR__PLACE_EVICTED)) return HR_OK;
-	hr__lms_begin_move(lms);
-	enum hr__reclaim_mode before = hr__reclaim_set_mode(HR__RECLAIM_PLANNED);
-	hr_status status = hr__move_restore(tensor, lms->in_stream, true, true);
-	hr__reclaim_set_mode(before);
-	if (!status) {
-		hr__store_relaxed(&tensor->prefetched, 1);
-		hr__lms_count(&lms->stats.num_prefetches, 1);
-	} else if (status == HR_OUT_OF_MEMORY) {
-		hr__lms_count(&lms->stats.num_prefetches_refused, 1);
-	}
-	hr__state_end_restore(tensor, status ? HR__PLACE_EVICTED : HR__PLACE_RESIDENT, false);
-	hr__lms_end_move(lms);
-	return status;
-}
-
-hr_status hr_tensor_prefetch(hr_tensor handle)
-{
-	hr_status status;
-	hr__tensor *tensor = hr__tensor_of(handle, &status);
-	if (!tensor) return status;
-	for (unsigned attempt = 0;; attempt++) {
-		uint64_t word = hr__load_acquire(&tensor->word);
-		if (word >> 32 != handle.id >> 32) return hr__tensor_fail_closed(handle);
-		switch (hr__word_place(word)) {
-		case HR__PLACE_UNUSED:
-		case HR__PLACE_DESTROYING: return hr__tensor_fail_closed(handle);
-		case HR__PLACE_EVICTING:
-		case HR__PLACE_RESTORING: hr__state_wait(attempt); break;
-		case HR__PLACE_EVICTED: return hr__lms_prefetch(tensor, word);
-		default: return HR_OK;
-		}
-	}
 }

@@ -1,5 +1,5 @@
 /* state.c - see state.h. */
-#include "core/lms/state.h"
+#include "core/lms/tensor/state.h"
 
 #include "core/lms/lms.h"
 

@@ -10,7 +10,7 @@
  *
  * This is greedy, one page after the other, so it need not move the fewest bytes. */
 #include "core/base/checked.h"
-#include "core/lms/defrag.h"
+#include "core/lms/reclaim/defrag.h"
 
 #define NONE UINT64_MAX
 #define NO_ROW UINT32_MAX

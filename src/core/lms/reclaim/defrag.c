@@ -33,7 +33,7 @@
  * lock and the tensors that stay are released, and the others move. If other threads have taken the free memory meanwhile, the
  * tensors not moved yet stay where they are. Nothing waits for the device. An attempt moves at most options.defrag_budget, and the
  * next one continues from there. */
-#include "core/lms/defrag.h"
+#include "core/lms/reclaim/defrag.h"
 #include "core/base/checked.h"
 #include "core/base/sort.h"
 #include "core/base/status.h"

@@ -103,7 +103,7 @@ static hr_status send_for(const sum_reader *by, uint64_t chunk, uint64_t *epoch)
 	hr__lms *lms = by->lms;
 	uint64_t number;
 	hr_status status = hr_stream_copy(lms->device_handle, slot_of(by, chunk), (void *)(uintptr_t)(by->address + chunk * by->slot),
-	                           length_of(by, chunk), HR_COPY_TO_HOST, by->stream);
+	                                  length_of(by, chunk), HR_COPY_TO_HOST, by->stream);
 	/* Without a mark, waiting only takes longer. */
 	*epoch = !status && hr__device_mark(lms->device, by->stream, &number) == HR_OK ? number - 1 : hr__device_epoch(lms->device);
 	return status;
