@@ -78,7 +78,7 @@ const hr__command hr__command_diff = {
 	.name = "diff",
 	.operands = "A B",
 	.summary = "what changed between two traces, or between two steps",
-	.about = "Compares two traces, device by device: the peak, what is in use at the end, time, and what each op and each name scope had at the peak. "
+	.about = "Compares two traces of any format that report reads, device by device: the peak, what is in use at the end, time, and what each op and each name scope had at the peak. "
 			 "The changes of all rows add up to the change of the peak. With the same trace twice and two steps, it compares these.",
 	.examples = "headroom diff before.hrt after.hrt\n"
 				"headroom diff train.hrt train.hrt --step-a 2 --step-b 90\n"

@@ -265,7 +265,8 @@ const hr__command hr__command_report = {
 	.operands = "TRACE",
 	.summary = "where memory and time went: by op, by name scope, at the peak, step by step",
 	.about =
-		"Reads a trace that was recorded (headroom run --trace, hr_profiler_start, hr_trace_start) and shows one view of it:\n\n"
+		"Reads a trace that was recorded (headroom run --trace, hr_profiler_start, hr_trace_start), or one of another program (a CSV as in "
+		"traces/, an RMM log, a PyTorch memory snapshot), and shows one view of it:\n\n"
 		"  summary    the numbers that matter, memory over time, and what was there at the peak\n"
 		"  timeline   memory over time, with what Large Model Support moved\n"
 		"  op         a row for each op: time, memory at the peak, allocated, left behind\n"
@@ -275,8 +276,10 @@ const hr__command hr__command_report = {
 		"  tensors    the largest, with their lifetimes and their longest idle times\n"
 		"  steps      a row for each step\n"
 		"  allocators requests, reserved and free memory and fragmentation of each allocator, in all and over time\n\n"
-		"Hidden rows are added up in one row, so that a table always adds up to its total. Each device has its own tables.",
+		"Hidden rows are added up in one row, so that a table always adds up to its total. Each device has its own tables. What "
+		"the file does not have, such as steps, is said in a line.",
 	.examples = "headroom report train.hrt\n"
+				"headroom report snapshot.pickle --view peak --stacks\n"
 				"headroom report train.hrt --view peak --step 10\n"
 				"headroom report train.hrt --view peak --stacks\n"
 				"headroom report train.hrt --preset time_and_memory --max-depth 3\n"

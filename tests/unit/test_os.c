@@ -656,6 +656,43 @@ static void test_file_reads_what_was_written(void)
 	os()->file_close(fd);
 }
 
+static void test_inputs_are_read_from_begin_to_end(void)
+{
+	int fd = create("input"), ends[2];
+	uint64_t size = 77;
+	size_t count = 77;
+	char back[16], path[64];
+	CHECK_EQ(os()->file_write(fd, "0123456789", 10, 0), 0);
+	snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+	int input = -1;
+	CHECK_EQ(os()->input_open(path, &input, &size), 0);
+	CHECK_EQ(size, 10u);
+	CHECK_EQ(os()->input_read(input, back, 7, &count), 0);
+	CHECK_EQ(count, 7u);
+	CHECK_EQ(os()->input_read(input, back, 7, &count), 0);
+	CHECK_EQ(count, 3u);
+	CHECK_BYTES(back, "789", 3);
+	CHECK_EQ(os()->input_read(input, back, 7, &count), 0);
+	CHECK_EQ(count, 0u);
+	os()->file_close(input);
+	os()->file_close(fd);
+	/* A pipe has no size, and gives what there is. */
+	CHECK_EQ(pipe(ends), 0);
+	CHECK_EQ(write(ends[1], "abc", 3), 3);
+	snprintf(path, sizeof path, "/proc/self/fd/%d", ends[0]);
+	CHECK_EQ(os()->input_open(path, &input, &size), 0);
+	CHECK_EQ(size, 0u);
+	CHECK_EQ(os()->input_read(input, back, sizeof back, &count), 0);
+	CHECK_EQ(count, 3u);
+	os()->file_close(input);
+	close(ends[0]);
+	close(ends[1]);
+	CHECK_EQ(os()->input_open("/nowhere/at/all", &input, &size), ENOENT);
+	CHECK_EQ(os()->input_open("/tmp", &input, &size), EISDIR);
+	CHECK_EQ(os()->input_read(-1, back, 1, &count), EBADF);
+	CHECK_EQ(count, 3u);
+}
+
 static void test_extend_finds_disk_space(void)
 {
 	int fd = create("extended");
@@ -1312,7 +1349,7 @@ TEST_MAIN(T(test_grown_arrays_keep_their_items_and_add_zeros), T(test_alloc_is_z
           T(test_threads_meet_in_a_monitor), T(test_monitor_wait_ends_in_time), T(test_thread_that_cannot_start_is_an_error),
           T(test_clocks_advance), T(test_sleep_is_not_cut_short_by_signals), T(test_ticks_keep_the_pace_of_the_clock),
           T(test_file_is_created_once_and_private), T(test_a_renamed_file_takes_the_place_of_another), T(test_folders_are_made_one_at_a_time),
-          T(test_a_sink_is_not_a_file), T(test_only_regular_files_are_opened), T(test_file_reads_what_was_written),
+          T(test_a_sink_is_not_a_file), T(test_only_regular_files_are_opened), T(test_inputs_are_read_from_begin_to_end), T(test_file_reads_what_was_written),
           T(test_extend_finds_disk_space), T(test_full_disk_is_enospc_and_leaves_the_file),
           T(test_extend_writes_where_space_cannot_be_asked_for), T(test_file_size_limit_is_an_error_not_a_death),
           T(test_file_size_limit_calls_no_handler_of_the_program), T(test_file_size_signal_of_the_program_is_kept),
