@@ -45,6 +45,7 @@ static void use_numbers()
 	hr_profiler_steps steps[HR_PROFILER_STEPS_MAX] = {};
 	CHECK(HR_KIB(1) == 1024 && HR_MIB(1) == 1024 * HR_KIB(1) && HR_GIB(3) == 3072 * HR_MIB(1));
 	CHECK(hr_name_text(HR_NAME_NONE)[0] == 0 && std::strcmp(hr_name_text(HR_NAME_OTHER), "(other)") == 0);
+	CHECK(HR_STACK_NONE == 0 && HR_STACK_OTHER == 1 && HR_STACK_DEPTH_MAX >= 128);
 	CHECK(hr_shape_dims(HR_SHAPE_NONE, dims) == -1 && hr_shape_dims(HR_SHAPE_OTHER, dims) == -1);
 	CHECK(HR_STREAM_DEFAULT < HR_STREAM_MAX && HR_STREAM_MAX < HR_STREAM_HOST && HR_VERDICT_KINDS == HR_FITS_WITH_LMS + 1);
 	CHECK(steps[0].first == 0 && HR_BACKEND_VERSION >= 1 && HR_VERSION_MAJOR + HR_VERSION_MINOR + HR_VERSION_PATCH >= 0);

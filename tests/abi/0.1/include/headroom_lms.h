@@ -1,0 +1,378 @@
+/* headroom_lms.h - Large Model Support: tensors that are evicted to the host when the device is full, and restored when they are
+ * needed.
+ *
+ * Included by headroom.h.
+ *
+ *     hr_device device;
+ *     hr_allocator allocator;
+ *     hr_stream stream = HR_STREAM_DEFAULT;
+ *     hr_tensor weights, activations;
+ *     hr_tensor_options options;
+ *     hr_set_lms_enabled(true);
+ *     hr_device_find("GPU:0", &device);
+ *     hr_allocator_get_default("GPU:0", &allocator);
+ *     hr_tensor_options_init(&options);
+ *     options.bytes = 512 << 20;
+ *     hr_tensor_create(allocator, &options, &weights);
+ *     hr_tensor_create(allocator, &options, &activations);
+ *
+ *     hr_step_begin(allocator);
+ *     hr_pin pins[] = { { weights, HR_WRITE }, { activations, HR_WRITE } };
+ *     if (hr_tensor_pin_all(pins, 2, stream) == HR_OK) {
+ *         void *w, *a;
+ *         hr_tensor_get_address(weights, &w);
+ *         hr_tensor_get_address(activations, &a);
+ *         hr_stream_copy(device, a, w, options.bytes, HR_COPY_ON_DEVICE, stream);
+ *         hr_tensor_unpin_all(pins, 2, stream);
+ *     }
+ *     hr_step_end(allocator);
+ *
+ * A tensor is a handle. A pinned tensor is ACTIVE and RESIDENT: it is in device memory until it is unpinned. Taking its address
+ * keeps it at that address until then. An unpinned tensor is INACTIVE: it stays where it is until its memory is needed, and may
+ * then be evicted to the host. Pin an op's inputs and outputs in one call. The call pins all of them or none, so two threads cannot
+ * each hold half of what they need.
+ *
+ * No call waits for the device, except: pins for HR_STREAM_HOST, verify, evicting fixed tensors, the file of spill_dir, and mapping
+ * pages side by side. Copies run on streams of their own. Work on the stream of a pin waits, on the device, for the copy that
+ * restores the tensor. The next user of an evicted tensor's memory waits for the copy to the host.
+ *
+ * Steps of a training loop repeat. When they are marked (hr_step_begin), the policy "learned" knows from the last step when each
+ * tensor is used next. It evicts tensors right after their last use before a long gap, and prefetches them as early as there is
+ * memory for them. A tensor is recognised in the next step by when it was created within its step. Tensors that are used
+ * differently from the last step are moved on demand, and the next step is learned again. */
+#ifndef HEADROOM_LMS_H
+#define HEADROOM_LMS_H
+
+#include "headroom.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * Process-wide defaults
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* Whether tensors may be evicted, on allocators whose options do not specify it. Off by default, unless HEADROOM_LMS is in the
+ * environment. Takes effect for allocators on which no tensor was created yet. */
+HR_API HR_CHECK_RESULT hr_status hr_set_lms_enabled(bool enabled);
+HR_API bool hr_get_lms_enabled(void);
+
+/* Whether live tensors may be moved to join free memory when everything inactive has been evicted, on allocators whose options
+ * do not specify it. Off by default. Takes effect for allocators on which no tensor was created yet. */
+HR_API HR_CHECK_RESULT hr_status hr_set_lms_defrag_enabled(bool enabled);
+HR_API bool hr_get_lms_defrag_enabled(void);
+
+/* What is mapped at the address of a fixed tensor while it is evicted. */
+typedef enum hr_lms_safety {
+	HR_SAFETY_NONE = 0,       /* nothing: accessing the address is a device error */
+	/* The host memory that holds its contents, so a missing pin is slow but not fatal. What is written there is kept. A
+	 * debugging aid, on CUDA (12.2 and newer) and emulated devices. The memory is allocated page by page, counts against
+	 * host_limit, is never spilled, and is kept as long as the tensor exists and the host has memory. */
+	HR_SAFETY_HOST_MAPPED = 1
+} hr_lms_safety;
+
+typedef struct hr_lms_options {
+	size_t struct_size;
+	bool enabled;           /* tensors may be evicted; default: hr_get_lms_enabled() */
+	bool defrag;            /* live tensors may be moved on the device; default: hr_get_lms_defrag_enabled() */
+	uint64_t defrag_budget; /* most bytes to move in one attempt; 0 (default) = no limit */
+	uint64_t limit;         /* most bytes of tensors on the device; 0 (default) = only the allocator's limit */
+	uint64_t host_limit;    /* most bytes of pinned host memory; 0 (default) = half of the host's memory */
+	const char *spill_dir;  /* a directory for host copies that do not fit in pinned memory; NULL (default) = none */
+	uint64_t spill_limit;   /* most bytes in spill_dir; 0 (default) = limited only by the disk */
+	const char *policy;     /* "learned" (default), "lru", or a name registered with hr_lms_policy_register */
+	/* Check every restored byte, and that nothing is written through a read pin: the host reads a tensor's contents when it is
+	 * restored and when it is unpinned. Slow; takes 32 MiB of host_limit, or an eighth of it if that is less. Default false. */
+	bool verify;
+	hr_lms_safety safety;   /* default HR_SAFETY_NONE */
+	uint64_t wait_ns;       /* a pin without memory waits this long for other threads to unpin, if its thread holds no pins and
+	                         * waiting could help; default 1 s */
+	const char *step_csv;   /* a new file, for one allocator, that receives a line of statistics for each step; NULL (default) =
+	                         * none */
+} hr_lms_options;
+
+/* Sets the defaults, then applies the environment: HEADROOM_LMS="1" or "0", or settings such as
+ * "policy=lru,host_limit=16GiB,spill_dir=/scratch,limit=8GiB,defrag=1,verify=1,step_csv=steps.csv", which also enable eviction.
+ * HR_INVALID_ARGUMENT if the variable cannot be parsed; [options] then holds the defaults alone, and a program that sets no options
+ * runs with those.
+ *
+ * A program that sets no options also runs without a policy, spill_dir or step_csv of the environment that is not available
+ * (hr_environment_check reports it). If the step_csv FILE of the environment exists, FILE-2, FILE-3, ... is used instead. */
+HR_API HR_CHECK_RESULT hr_status hr_lms_options_init_sized(hr_lms_options *options, size_t struct_size);
+static inline hr_status hr_lms_options_init(hr_lms_options *options)
+{
+	return hr_lms_options_init_sized(options, sizeof *options);
+}
+
+/* Sets up Large Model Support on an allocator of kind "bfc". Without this call, the first tensor, step or limit of the allocator
+ * sets it up with the defaults.
+ *
+ * HR_IN_USE            a tensor was created on the allocator, a step begun or a limit set
+ * HR_UNSUPPORTED       another kind of allocator, or an option that the device does not support
+ * HR_INVALID_ARGUMENT  no such policy
+ * HR_IO                spill_dir or step_csv cannot be written */
+HR_API HR_CHECK_RESULT hr_status hr_lms_configure(hr_allocator allocator, const hr_lms_options *options);
+
+/* Changes options.limit. Tensors above the new limit are evicted; the call waits for tensors that other threads are already
+ * moving. HR_BAD_LIMIT, with nothing changed, when more bytes than that are pinned or cannot be evicted. */
+HR_API HR_CHECK_RESULT hr_status hr_lms_set_limit(hr_allocator allocator, uint64_t bytes);
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * Tensors
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct hr_tensor {
+	uint64_t id; /* 0 = no tensor */
+} hr_tensor;
+
+typedef struct hr_tensor_options {
+	size_t struct_size;
+	size_t bytes;     /* > 0 */
+	size_t alignment; /* 0 = the allocator's granularity, otherwise a power of two */
+	bool fixed;       /* its address is stable for its whole life: it owns whole pages, and eviction unmaps them. If smaller than
+	                   * a page, it is never evicted */
+	bool never_evict; /* the tensor is never evicted */
+	int32_t priority; /* tensors of lower priority are evicted first; default 0 */
+	hr_name op, scope, tag; /* as in hr_request */
+	hr_shape shape;
+	hr_dtype dtype;
+} hr_tensor_options;
+
+HR_API void hr_tensor_options_init_sized(hr_tensor_options *options, size_t struct_size);
+static inline void hr_tensor_options_init(hr_tensor_options *options)
+{
+	hr_tensor_options_init_sized(options, sizeof *options);
+}
+
+/* Creates a tensor without contents and without memory; the first pin allocates its memory. HR_TOO_MANY at 2^24 tensors.
+ * HR_UNSUPPORTED: the allocator is not of kind "bfc", or the tensor is fixed and the device has no pages. */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *options, hr_tensor *out);
+
+/* Destroys a tensor, resident or evicted. HR_IN_USE while it is pinned. HR_INVALID_HANDLE when it was destroyed already. The pages of a
+ * fixed tensor are unmapped, so the call waits for the device; if the device reports an error, the tensor still exists. */
+HR_API hr_status hr_tensor_destroy(hr_tensor tensor);
+
+typedef enum hr_access {
+	HR_READ = 1,     /* the tensor is only read: a host copy stays valid */
+	HR_WRITE = 2,    /* the tensor is read and written */
+	HR_OVERWRITE = 3 /* all of the tensor is written. Its previous contents may be lost, even if the call fails, so they need not
+	                  * be restored */
+} hr_access;
+
+typedef struct hr_pin {
+	hr_tensor tensor;
+	hr_access access;
+} hr_pin;
+
+/* Pins all of [pins] for work on [stream], or none. A tensor may occur more than once. Pins nest: each needs its own unpin. If the
+ * call fails, a tensor that was HR_TENSOR_NEW is so again.
+ *
+ * HR_STREAM_HOST is for host code that accesses the tensors directly: the call waits until they are restored and the device has
+ * finished with them. For a tensor pinned for writing this includes copies of it to the host. Work under pins that other callers
+ * still hold is not waited for.
+ *
+ * A pin does not order the work of two streams on one tensor. If one of them writes the tensor, the program must order them with
+ * hr_stream_wait_stream, whether the tensor was evicted in between or not.
+ *
+ * HR_OUT_OF_MEMORY        no memory, although everything inactive was evicted. The message names the op (hr_op_set), its tensors
+ *                         with their sizes, and the least limit that would be enough; or the host tier that is full and its setting
+ * HR_INVALID_ARGUMENT     HR_READ of a tensor that was never written; tensors of several allocators
+ * HR_INVALID_HANDLE               a tensor was destroyed
+ * HR_CORRUPT              verify: restored contents differ from the evicted ones; the message names the tensor, which stays evicted
+ * HR_DEVICE_ERROR, HR_IO  a tensor could not be restored: it is still evicted, and the next pin tries again */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_pin_all(const hr_pin *pins, size_t count, hr_stream stream);
+
+/* Unpins all of [pins]. [stream] is the last stream that was given work on the tensors; HR_STREAM_HOST if the host used them
+ * last and has waited for all work on them that it queued to streams. HR_INVALID_ARGUMENT: a tensor is not pinned; nothing is
+ * unpinned. HR_CORRUPT: verify found that a tensor was written through a read pin; all are unpinned, and the tensor's host copy
+ * is kept. */
+HR_API hr_status hr_tensor_unpin_all(const hr_pin *pins, size_t count, hr_stream stream);
+
+/* hr_tensor_pin_all and hr_tensor_unpin_all for one tensor. If the tensor is resident, both together take about 40 ns, and 60 ns with
+ * "learned". */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream);
+HR_API hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream);
+
+/* The address of a pinned tensor, which stays valid until its last unpin. HR_INVALID_ARGUMENT when the tensor is not pinned.
+ * HR_DEVICE_ERROR, HR_IO: moving the tensor on the device (options.defrag) failed, and so did moving it back; its contents are
+ * on the host, and the next call tries again. */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_get_address(hr_tensor tensor, void **out);
+
+typedef enum hr_tensor_state {
+	HR_TENSOR_NEW = 1,   /* no contents and no memory yet */
+	HR_TENSOR_ACTIVE,    /* resident and pinned */
+	HR_TENSOR_INACTIVE,  /* resident, not pinned, without a valid host copy */
+	HR_TENSOR_SYNCED,    /* resident, not pinned, with a valid host copy, so it is evicted without a copy */
+	HR_TENSOR_LEAVING,   /* being evicted, or copied to the host */
+	HR_TENSOR_OUT,       /* evicted: on the host only */
+	HR_TENSOR_RETURNING  /* being restored */
+} hr_tensor_state;
+
+HR_API const char *hr_tensor_state_text(hr_tensor_state state); /* "inactive" */
+
+typedef struct hr_tensor_info {
+	size_t struct_size;
+	hr_tensor_state state;
+	uint32_t pins;
+	size_t bytes;         /* bytes requested */
+	size_t device_bytes;  /* bytes that it occupies now on the device */
+	size_t host_bytes;    /* bytes that it occupies now on the host */
+	bool fixed, never_evict, dirty; /* dirty: there is no host copy, or the tensor was written since it was made */
+	bool spilled;         /* the host copy is in the file of spill_dir */
+	int32_t priority;
+	uint64_t evictions, restores;
+	hr_name op, scope, tag;
+	hr_shape shape;
+	hr_dtype dtype;
+} hr_tensor_info;
+
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_tensor_info_init(hr_tensor_info *info)
+{
+	memset(info, 0, sizeof *info);
+	info->struct_size = sizeof *info;
+}
+
+HR_API HR_CHECK_RESULT hr_status hr_tensor_get_info(hr_tensor tensor, hr_tensor_info *info);
+
+/* ---- explicit control ---- */
+
+HR_API HR_CHECK_RESULT hr_status hr_tensor_set_never_evict(hr_tensor tensor, bool never);
+HR_API HR_CHECK_RESULT hr_status hr_tensor_set_priority(hr_tensor tensor, int32_t priority);
+
+/* Evicts the tensor now. HR_OK when it is evicted, or was already; HR_IN_USE while it is pinned; HR_UNSUPPORTED when it must not
+ * be evicted. */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_evict(hr_tensor tensor);
+
+/* Restores the tensor now, without pinning it. HR_OK when it is being restored, or is resident already; HR_OUT_OF_MEMORY when
+ * there is no memory for it without evicting others. */
+HR_API hr_status hr_tensor_prefetch(hr_tensor tensor);
+
+/* Evicts everything inactive now, or with a [tag] only tensors with that tag (HR_NAME_NONE = everything). *bytes receives the
+ * device memory that was freed; [bytes] may be NULL. Returns the first error; all tensors that could be evicted are evicted.
+ * HR_NOT_READY: no tensor was created on the allocator. */
+HR_API HR_CHECK_RESULT hr_status hr_lms_reclaim_inactive(hr_allocator allocator, hr_name tag, uint64_t *bytes);
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * Steps and policies
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* Marks the beginning and the end of a step of the program. If a step has no end, the next beginning ends it. If a program marks
+ * no steps, its pins are watched for repetition. HR_INVALID_ARGUMENT: an end without a beginning. */
+HR_API hr_status hr_step_begin(hr_allocator allocator);
+HR_API hr_status hr_step_end(hr_allocator allocator);
+
+/* A tensor that a policy may choose for eviction. */
+typedef struct hr_lms_candidate {
+	size_t struct_size;
+	hr_tensor tensor;
+	uint64_t bytes;
+	bool clean;           /* evicted without a copy */
+	int32_t priority;
+	uint64_t last_use;    /* number of the last pin call that used the tensor; calls are counted from 1 */
+	uint64_t now;         /* number of the latest pin call */
+	hr_name op, scope, tag;
+} hr_lms_candidate;
+
+typedef struct hr_lms_policy {
+	size_t struct_size;
+	/* Required. Called when memory is needed: the candidate with the highest score is evicted first. Not called for tensors that
+	 * must not be evicted. Called with a lock held: it must not call Headroom. */
+	double (*score)(void *user, const hr_lms_candidate *candidate);
+	/* Called after an unpin that left the tensor inactive, without locks: it may call hr_tensor_evict and hr_tensor_prefetch.
+	 * May be NULL. */
+	void (*unused)(void *user, hr_tensor tensor, uint64_t now);
+	/* Called when a step begins. May be NULL. */
+	void (*step)(void *user, uint64_t number);
+} hr_lms_policy;
+
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_lms_policy_init(hr_lms_policy *policy)
+{
+	memset(policy, 0, sizeof *policy);
+	policy->struct_size = sizeof *policy;
+}
+
+/* Makes [policy] available as options.policy = [name]. HR_ALREADY_EXISTS, HR_TOO_MANY after 8, HR_INVALID_ARGUMENT. */
+HR_API HR_CHECK_RESULT hr_status hr_lms_policy_register(const char *name, const hr_lms_policy *policy, void *user);
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * Statistics in addition to those of headroom.h
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* name, meaning. All are int64_t; the order never changes, new fields are added at the end. */
+#define HR_LMS_STATS_TABLE(X)                                                                      \
+	X(num_tensors, "tensors there are")                                                            \
+	X(num_pins, "pins held now")                                                                   \
+	X(bytes_pinned, "device bytes of pinned tensors")                                              \
+	X(bytes_inactive, "device bytes of resident tensors that nothing is using")                    \
+	X(bytes_reclaimed, "total device bytes freed by moving tensors out")                           \
+	X(bytes_out_now, "device bytes of tensors that are out now")                                   \
+	X(peak_bytes_out, "most bytes_out_now since start or reset")                                   \
+	X(bytes_copied_out, "bytes copied to the host")                                                \
+	X(bytes_copied_in, "bytes copied from the host")                                               \
+	X(num_evictions, "tensors moved out")                                                          \
+	X(num_clean_evictions, "of those, without a copy")                                             \
+	X(num_restores, "tensors brought back")                                                        \
+	X(num_single_reclaims, "requests met by moving one tensor out")                                \
+	X(num_multi_reclaims, "requests met by moving several adjacent ones out")                      \
+	X(num_full_reclaims, "requests for which everything inactive had to go")                       \
+	X(num_planned_evictions, "evictions that the policy made ahead of need")                       \
+	X(num_prefetches, "returns asked for ahead of a pin")                                          \
+	X(num_prefetch_hits, "pins that found their tensor back, or on its way, because of one")       \
+	X(num_prefetch_misses, "pins that had to bring their tensor back")                             \
+	X(num_prefetches_refused, "returns that found no room and were put off")                       \
+	X(stall_ns, "time for which streams waited for tensors to come back, where the device tells")  \
+	X(num_steps, "steps begun")                                                                    \
+	X(num_steps_planned, "of those, run by a plan")                                                \
+	X(num_mismatches, "tensors that were not used as in the step before")                          \
+	X(plan_step_ns, "what the plan in force expects of a step")                                    \
+	X(plan_bound_ns, "extra time that no way of moving tensors could avoid, for the last learned step") \
+	X(plan_bytes_out, "bytes that the plan in force sends out in a step")                          \
+	X(plan_bytes_in, "and brings back")                                                            \
+	X(host_bytes, "bytes of pinned host memory that hold tensors")                                 \
+	X(peak_host_bytes, "most host_bytes since start or reset")                                     \
+	X(spilled_bytes, "bytes of tensors in the file of spill_dir")                                  \
+	X(num_defragmentations, "times live tensors were moved to join free memory")                   \
+	X(bytes_defragged, "bytes so moved")                                                           \
+	X(num_pin_waits, "times a pin waited for others to unpin")                                     \
+	X(num_repeats, "steps that were found without being marked")
+
+typedef struct hr_lms_stats {
+	size_t struct_size;
+#define HR_LMS_STATS_FIELD(name, text) int64_t name;
+	HR_LMS_STATS_TABLE(HR_LMS_STATS_FIELD)
+#undef HR_LMS_STATS_FIELD
+} hr_lms_stats;
+
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_lms_stats_init(hr_lms_stats *stats)
+{
+	memset(stats, 0, sizeof *stats);
+	stats->struct_size = sizeof *stats;
+}
+
+/* Totals since the allocator's first tensor or the last hr_reset_memory_stats, and the current state. Fields that hr_stats also has
+ * are equal there. Set stats->struct_size first. HR_NOT_READY: no tensor was created on the allocator. hr_reset_memory_stats
+ * changes the fields as follows:
+ *
+ *     set to 0         bytes_reclaimed, bytes_copied_out, bytes_copied_in, num_evictions, num_clean_evictions, num_restores,
+ *                      num_single_reclaims, num_multi_reclaims, num_full_reclaims, num_planned_evictions, num_prefetches,
+ *                      num_prefetch_hits, num_prefetch_misses, num_prefetches_refused, stall_ns, num_steps, num_steps_planned,
+ *                      num_mismatches, num_defragmentations, bytes_defragged, num_pin_waits, num_repeats
+ *     set to now       peak_bytes_out to bytes_out_now, peak_host_bytes to host_bytes
+ *     not changed      num_tensors, num_pins, bytes_pinned, bytes_inactive, bytes_out_now, host_bytes, spilled_bytes, and the
+ *                      plan_* fields */
+HR_API HR_CHECK_RESULT hr_status hr_lms_get_stats(hr_allocator allocator, hr_lms_stats *stats);
+
+/* Checks the invariants of every tensor of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant.
+ * Correct at any moment: other threads that use a tensor wait meanwhile. HR_NOT_READY: other threads pinned and moved tensors
+ * all the time, so there was no moment to check; or no tensor was created yet. */
+HR_API HR_CHECK_RESULT hr_status hr_lms_check(hr_allocator allocator);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
