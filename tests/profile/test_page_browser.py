@@ -467,6 +467,24 @@ def page_of(name, trace, **header):
     return path
 
 
+def check_stacks(page):
+    """The tip of an allocation has its call stack, as text."""
+    trace = trace_file.Trace()
+    stack = (("forward", "model<b>.py", 12),) + tuple((f"outer{i}", "train.py", i) for i in range(20))
+    trace.event(trace_file.ALLOC, 0, address=1 << 30, bytes=4 << 20, stack=stack)
+    trace.event(trace_file.FREE, 100000, address=1 << 30)
+    path = page_of("stacks", trace)
+    page.open(path)
+    x, y, width, height = page.box("#chart")
+    page.mouse("mouseMoved", x + width * 0.5, y + height * 0.8)
+    check("stack: the title is the innermost call", page.eval("document.querySelector('#tip b').textContent"), "forward (model<b>.py:12)")
+    text = page.eval("document.getElementById('tip').textContent")
+    for part in ("forward (model<b>.py:12)outer0 (train.py)outer1 (train.py:1)", "outer10 (train.py:10)and 9 more"):
+        check(f"stack: {part}", part in text, True)
+    check_quiet(page, path, "stacks")
+    print("ok - the tip has the call stack")
+
+
 def check_tip_follows_keys(page):
     """Op a has memory in the first half of the time, op b in the second; keys move the chart under the pointer, which stays."""
     trace = trace_file.Trace()
@@ -600,6 +618,7 @@ def main():
         check_hostile(page)
         check_million(page)
         check_crowded(page)
+        check_stacks(page)
         check_tip_follows_keys(page)
         check_what_numbers_are_of(page)
         check_notes(page)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
 from command import COMMAND, TRACES, run  # noqa: E402
+import plain_trace  # noqa: E402
 
 REPLAY = [COMMAND, "replay", str(TRACES / "resnet.csv.gz"), "--no-timing"]
 # A program with millions of events: a training loop, without a log directory, so that it does not record by itself.
@@ -135,6 +136,9 @@ class Run(Folder):
         for row in rows:
             self.assertTrue(1 <= len(row["stack"]) <= 4, row)
         self.assertIn("profile", rows[0]["stack"][0]["module"])
+        # A reader that knows nothing of stacks finds the same allocations.
+        events = plain_trace.Trace(path).events
+        self.assertEqual(sum(event.kind == plain_trace.ALLOC for event in events), json.loads(run("report", path, "--json").stdout)["trace"]["allocations"])
         for wrong in ("129", "deep", "-1", ""):
             result = run("run", "--trace", self.folder / "u.hrt", "--stacks", wrong, "--", "true")
             self.assertEqual(result.returncode, 2)

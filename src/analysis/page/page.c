@@ -148,8 +148,10 @@ static void write_strings(struct html_page *page)
 	}
 	for (uint32_t i = 0; i < page->frame_count; i++) {
 		char text[HR__FRAME_TEXT_BYTES];
+		if (!page->frames[i]) continue;
 		hr_frame frame = hr__frame_get(i);
-		if (page->frames[i]) hr__page_string(&page->stream, hr__frame_text(&frame, text), strlen(text));
+		hr__frame_text(&frame, text);
+		hr__page_string(&page->stream, text, strlen(text));
 	}
 }
 
