@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "analysis/import/pickle.h"
-#include "analysis/import/pickle_json.h"
+#include "analysis/import/pickle/pickle.h"
+#include "analysis/import/pickle/pickle_json.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

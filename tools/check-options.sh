@@ -6,7 +6,7 @@ rc=0
 
 # A library's switch can only be tested if its header is installed.
 has() { echo "#include <$1>" | "${CC:-cc}" -E -xc - >/dev/null 2>&1; }
-for file in cli/*.c cli/*/*.c src/analysis/export/*.c src/analysis/import/*.c; do
+for file in cli/*.c cli/*/*.c src/analysis/export/*.c src/analysis/import/*.c src/analysis/import/*/*.c; do
 	for have in "" -DHR_HAVE_ZLIB=1 -DHR_HAVE_JANSSON=1; do
 		case $have in *ZLIB*) has zlib.h || continue ;; esac
 		case $have in *JANSSON*) has jansson.h || continue ;; esac

@@ -28,7 +28,7 @@ typedef struct program_maker {
 /* Whether the change is part of the program. Allocations of 0 bytes are not. */
 static bool is_replayed(const program_maker *m, const hr__change *change)
 {
-	return hr__allocation_device(m->capture, change->allocation) == m->device &&
+	return (m->capture->device_count == 1 || hr__allocation_device(m->capture, change->allocation) == m->device) &&
 	       hr__allocation_requested(&m->capture->allocations[change->allocation]) > 0;
 }
 

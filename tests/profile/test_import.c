@@ -122,6 +122,33 @@ static void test_the_events_of_a_snapshot_are_merged_by_time(void)
 	end_stream(stream);
 }
 
+/* At the end there are A, with 4 pages, and C. B was added and removed, C added, and a page of A removed and added again. */
+static void test_the_first_segments_of_a_snapshot_are_found_backwards(void)
+{
+	static const char text[] =
+		"{\"device_traces\": [[{\"action\": \"alloc\", \"addr\": 1, \"size\": 1, \"time_us\": 5},"
+		"{\"action\": \"segment_alloc\", \"addr\": 65536, \"size\": 4096, \"time_us\": 6}, {\"action\": \"segment_unmap\", \"addr\": 12288, \"size\": 4096},"
+		"{\"action\": \"segment_free\", \"addr\": 65536, \"size\": 4096}, {\"action\": \"segment_alloc\", \"addr\": 1048576, \"size\": 4096},"
+		"{\"action\": \"segment_map\", \"addr\": 12288, \"size\": 4096}, {\"action\": \"segment_free\", \"addr\": 524288, \"size\": 8192}]],"
+		"\"segments\": [{\"device\": 0, \"address\": 4096, \"blocks\": [{\"address\": 4096}], \"total_size\": 16384}, {\"address\": 1048576, \"total_size\": 4096},"
+		"{\"device\": 7, \"address\": 4096, \"total_size\": 4096}, {\"address\": \"x\", \"total_size\": 4.5}, 3, {}]}";
+	hr__event_stream *stream = open_text(text);
+	hr__event e = next(stream);
+	check_event(&e, HR__EVENT_MAP, 0, 8192); /* the two pages of A before the one that is removed and added again */
+	uint64_t bytes = e.bytes;
+	for (e = next(stream); e.kind == HR__EVENT_MAP; e = next(stream)) bytes += e.bytes;
+	CHECK_EQ(bytes, 16384u + 8192u); /* all of A, and what is removed in the end without having been added */
+	check_event(&e, HR__EVENT_ALLOC, 0, 1);
+	stream->close(stream);
+	hr__capture *capture;
+	CHECK_STATUS(HR_OK, hr__capture_open_memory(text, strlen(text), &capture));
+	uint64_t mapped = 0;
+	for (uint32_t i = 0; i < capture->region_count; i++)
+		if (capture->regions[i].end_ns == HR__NEVER) mapped += capture->regions[i].bytes;
+	CHECK_EQ(mapped, 16384u + 4096u);
+	hr__capture_close(capture);
+}
+
 static void test_there_are_at_most_65535_streams(void)
 {
 	size_t capacity = 65537 * 32, length = 0;
@@ -222,5 +249,5 @@ static void test_calls_that_fail_leave_nothing_behind(void)
 }
 
 TEST_MAIN(T(test_the_events_of_a_csv), T(test_the_events_of_an_rmm_log), T(test_the_events_of_a_snapshot_are_merged_by_time),
-          T(test_there_are_at_most_65535_streams), T(test_a_capture_has_everything), T(test_the_last_step_of_a_csv_ends_with_the_file),
+          T(test_the_first_segments_of_a_snapshot_are_found_backwards), T(test_there_are_at_most_65535_streams), T(test_a_capture_has_everything), T(test_the_last_step_of_a_csv_ends_with_the_file),
           T(test_calls_that_fail_leave_nothing_behind))

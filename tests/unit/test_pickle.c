@@ -1,10 +1,10 @@
 /* test_pickle.c - pickles of plain data are read as Python reads them. All others are refused. None runs code, or takes memory out of
  * proportion to its size. */
-#include "analysis/import/pickle.h"
+#include "analysis/import/pickle/pickle.h"
 #include "core/base/status.h"
 #include "core/os/os.h"
 #include "fault_os.h"
-#include "analysis/import/pickle_json.h"
+#include "analysis/import/pickle/pickle_json.h"
 #include "test.h"
 
 /* ---- reading from memory ---- */

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "analysis/import/pickle.h"
+#include "analysis/import/pickle/pickle.h"
 #include "analysis/import/quote.h"
 #include "core/base/status.h"
 #include "core/record/compress.h"

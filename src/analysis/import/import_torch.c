@@ -4,15 +4,16 @@
  *     {"segments": [...], "device_traces": [[{"action": "alloc", "addr": 140, "size": 512, "stream": 0, "time_us": 1, "frames":
  *      [...]}, ...], ...one list for each device], "allocator_settings": {...}}
  *
- * Snapshots with stacks can have gigabytes as JSON, so the text is never held in memory as a whole. It is read once; everything
- * outside "device_traces" is skipped, and each entry is parsed by jansson separately. A pickle stores each stack once, however many
- * entries have it, and was 30 times smaller in a training step with C++ stacks. It is read as a whole (analysis/import/pickle.h),
+ * Snapshots with stacks can have gigabytes as JSON, so the text is never held in memory as a whole. It is read once; of what is outside
+ * "device_traces" only the ranges of segments are read, and each entry is parsed by jansson separately. A pickle stores each stack once, however many
+ * entries have it, and was 30 times smaller in a training step with C++ stacks. It is read as a whole (analysis/import/pickle/pickle.h),
  * and each entry is converted to the JSON object that the text would give.
  *
  * The entries are kept, because the lists of devices follow each other in the file, while events come in order of time. The
  * innermost function with a source line becomes the op of an allocation.
  *
  *     alloc, free_completed         ALLOC, FREE; free_requested instead, if the device has no free_completed at all
+ *     segments                      MAP at the beginning, of those that there were then (torch_segments.h)
  *     segment_alloc, segment_map    MAP
  *     segment_free, segment_unmap   UNMAP
  *     oom                           ALLOC_FAILED
@@ -40,14 +41,12 @@ hr_status hr__import_torch(hr__source *source, hr__event_stream **out)
 #include <string.h>
 
 #include "analysis/capture/array.h"
-#include "analysis/import/pickle_json.h"
+#include "analysis/import/json_scan.h"
+#include "analysis/import/pickle/pickle_json.h"
 #include "analysis/import/quote.h"
-#include "analysis/reader/list.h"
+#include "analysis/import/torch_segments.h"
 
-#define ENTRY_BYTES_MAX (16u << 20)
-#define KEY_BYTES_MAX 64u
 #define DEVICES_MAX 1024u
-#define END (-1)
 
 typedef enum torch_action { ALLOC, FREE_REQUESTED, FREE_COMPLETED, MAP, UNMAP, OOM } torch_action;
 
@@ -60,6 +59,10 @@ typedef struct torch_entry {
 	uint32_t index; /* position in the file, which orders entries of the same time */
 } torch_entry;
 
+typedef struct torch_segment {
+	uint64_t address, bytes, device;
+} torch_segment;
+
 typedef struct torch_device {
 	char name[16];
 	torch_action frees_by; /* FREE_COMPLETED, or FREE_REQUESTED if it has none of those */
@@ -67,136 +70,17 @@ typedef struct torch_device {
 
 typedef struct torch_reader {
 	hr__import_stream import;
-	hr__source *source;
-	const char *at, *end; /* buffered bytes; those before [at] are not skipped in the source yet */
-	const char *begin;
-	hr_status status;
-
-	hr__list text; /* char: text of the current entry */
+	hr__json_scan scan;
 	hr__array entries; /* torch_entry */
 	hr__list devices;    /* torch_device */
+	hr__list last_segments; /* torch_segment: at the end of the history */
+	hr__torch_segments segments; /* at its beginning */
+	uint32_t next_segment;
 	hr__list definitions, allocators; /* the same as the summary expects them: hr__trace_device, hr__trace_allocator */
 	bool has_traces;
 	bool is_pickle; /* positions of entries are numbers from 0 instead of offsets */
 	size_t next;         /* entry */
 } torch_reader;
-
-/* ---- bytes ---- */
-
-/* Gets the next bytes of the source; false at its end, or when it failed. */
-static bool refill(torch_reader *reader)
-{
-	size_t count = 0;
-	if (reader->status) return false;
-	hr__source_skip(reader->source, (size_t)(reader->at - reader->begin));
-	reader->status = hr__source_peek(reader->source, &reader->begin, &count);
-	if (reader->status) count = 0;
-	reader->at = reader->begin;
-	reader->end = reader->begin + count;
-	return count > 0;
-}
-
-/* The next byte, without consuming it; END at the end. */
-static inline int look(torch_reader *reader)
-{
-	if (reader->at == reader->end && !refill(reader)) return END;
-	return (unsigned char)*reader->at;
-}
-
-static inline int take(torch_reader *reader)
-{
-	int byte = look(reader);
-	if (byte != END) reader->at++;
-	return byte;
-}
-
-static uint64_t offset_of(const torch_reader *reader)
-{
-	return hr__source_offset(reader->source) + (uint64_t)(reader->at - reader->begin);
-}
-
-/* Fails at the next byte, unless reading failed already. Always returns false. */
-static bool expected(torch_reader *reader, const char *what)
-{
-	char found[HR__QUOTE_BYTES] = "the end of the file";
-	int byte = look(reader);
-	if (reader->status) return false;
-	if (byte != END) hr__quote(reader->at, 1, found);
-	hr_status status = byte == END ? HR_TRUNCATED : HR_BAD_FORMAT;
-	hr__fail(status, "expected %s, found %s", what, found);
-	reader->status = hr__source_fail_byte(reader->source, status, offset_of(reader));
-	return false;
-}
-
-static int look_past_space(torch_reader *reader)
-{
-	int byte;
-	while ((byte = look(reader)) == ' ' || byte == '\n' || byte == '\t' || byte == '\r') reader->at++;
-	return byte;
-}
-
-static bool take_this(torch_reader *reader, char wanted, const char *what)
-{
-	if (look_past_space(reader) != wanted) return expected(reader, what);
-	reader->at++;
-	return true;
-}
-
-/* ---- skipping and copying values ---- */
-
-static bool keep(torch_reader *reader, int byte)
-{
-	char character = (char)byte;
-	if (reader->text.count == ENTRY_BYTES_MAX) return expected(reader, "an entry of at most 16 MiB");
-	reader->status = hr__list_add(&reader->text, &character);
-	return reader->status == HR_OK;
-}
-
-/* Consumes one value of any type, and copies its text if [cut]. Brackets are counted without checking their type: jansson checks
- * copied text, and skipped text does not matter. */
-static bool pass_value(torch_reader *reader, bool cut)
-{
-	uint64_t depth = 0;
-	bool in_string = false, escaped = false;
-	int first = look_past_space(reader);
-	if (first == END || first == ',' || first == ']' || first == '}' || first == ':') return expected(reader, "a value");
-	for (;;) {
-		int byte = look(reader);
-		bool ends_bare = !in_string && depth == 0 && (byte == END || strchr(",]} \n\t\r", byte));
-		if (ends_bare && byte != 0) return reader->status == HR_OK;
-		if (byte == END) return expected(reader, in_string ? "the end of a string" : "a closing bracket");
-		reader->at++;
-		if (cut && !keep(reader, byte)) return false;
-		if (in_string) {
-			in_string = escaped || byte != '"';
-			escaped = !escaped && byte == '\\';
-			if (!in_string && depth == 0) return true;
-		} else if (byte == '"') {
-			in_string = true;
-		} else if (byte == '{' || byte == '[') {
-			depth++;
-		} else if (byte == '}' || byte == ']') {
-			if (--depth == 0) return true;
-		}
-	}
-}
-
-/* Reads a key; keys longer than any known one are truncated. */
-static bool take_key(torch_reader *reader, char key[KEY_BYTES_MAX])
-{
-	size_t length = 0;
-	bool escaped = false;
-	if (!take_this(reader, '"', "a key in double quotes")) return false;
-	for (;;) {
-		int byte = take(reader);
-		if (byte == END) return expected(reader, "the end of a key");
-		if (byte == '"' && !escaped) break;
-		escaped = !escaped && byte == '\\';
-		if (length + 1 < KEY_BYTES_MAX) key[length++] = (char)byte;
-	}
-	key[length] = 0;
-	return take_this(reader, ':', "':' behind a key");
-}
 
 /* ---- entries ---- */
 
@@ -204,10 +88,10 @@ static bool bad_entry(torch_reader *reader, uint64_t offset, const char *why, co
 {
 	if (reader->is_pickle) {
 		hr__fail(HR_BAD_FORMAT, "in entry %llu of a list of device_traces: %s%s", (unsigned long long)offset, why, detail);
-		reader->status = hr__source_fail(reader->source, HR_BAD_FORMAT);
+		reader->scan.status = hr__source_fail(reader->scan.source, HR_BAD_FORMAT);
 	} else {
 		hr__fail(HR_BAD_FORMAT, "in an entry of device_traces: %s%s", why, detail);
-		reader->status = hr__source_fail_byte(reader->source, HR_BAD_FORMAT, offset);
+		reader->scan.status = hr__source_fail_byte(reader->scan.source, HR_BAD_FORMAT, offset);
 	}
 	return false;
 }
@@ -279,7 +163,7 @@ static void append(torch_reader *reader, torch_entry entry)
 	torch_device *device = hr__list_at(&reader->devices, entry.device);
 	if (entry.action == FREE_COMPLETED) device->frees_by = FREE_COMPLETED;
 	entry.index = (uint32_t)reader->entries.count;
-	torch_entry *fresh = hr__array_push(&reader->entries, &reader->status);
+	torch_entry *fresh = hr__array_push(&reader->entries, &reader->scan.status);
 	if (fresh) *fresh = entry;
 }
 
@@ -303,18 +187,18 @@ static void add_object(torch_reader *reader, const json_t *object, uint32_t devi
 	}
 	entry.action = (uint8_t)action;
 	if (action == ALLOC || action == OOM) entry.stack = stack_of(object);
-	reader->status = hr__numbering_stream(&reader->import.streams, stream, &entry.stream);
-	if (!reader->status) append(reader, entry);
+	reader->scan.status = hr__numbering_stream(&reader->import.streams, stream, &entry.stream);
+	if (!reader->scan.status) append(reader, entry);
 }
 
 static bool take_entry(torch_reader *reader, uint32_t device)
 {
 	json_error_t error;
-	if (look_past_space(reader) != '{') return expected(reader, "an entry, { \"action\": ... }");
-	uint64_t offset = offset_of(reader);
-	reader->text.count = 0;
-	if (!pass_value(reader, true)) return false;
-	json_t *object = json_loadb(reader->text.items, reader->text.count, JSON_ALLOW_NUL, &error);
+	if (hr__json_scan_look_past_space(&reader->scan) != '{') return hr__json_scan_expected(&reader->scan, "an entry, { \"action\": ... }");
+	uint64_t offset = hr__json_scan_offset(&reader->scan);
+	reader->scan.text.count = 0;
+	if (!hr__json_scan_value(&reader->scan, true)) return false;
+	json_t *object = json_loadb(reader->scan.text.items, reader->scan.text.count, JSON_ALLOW_NUL, &error);
 	if (!object) {
 		uint64_t into = error.position > 0 ? (uint64_t)error.position - 1 : 0;
 		char quoted[HR__QUOTE_BYTES];
@@ -323,20 +207,20 @@ static bool take_entry(torch_reader *reader, uint32_t device)
 	}
 	add_object(reader, object, device, offset);
 	json_decref(object);
-	return reader->status == HR_OK;
+	return reader->scan.status == HR_OK;
 }
 
 /* Parses "[ x, y, ... ]", calling [take_one] for each element. */
 static bool take_list(torch_reader *reader, bool (*take_one)(torch_reader *, uint32_t), uint32_t argument,
                       bool numbered)
 {
-	if (!take_this(reader, '[', "a list: '['")) return false;
-	if (look_past_space(reader) == ']') return take(reader) != END;
+	if (!hr__json_scan_take_this(&reader->scan, '[', "a list: '['")) return false;
+	if (hr__json_scan_look_past_space(&reader->scan) == ']') return hr__json_scan_take(&reader->scan) != HR__JSON_END;
 	for (uint32_t i = 0;; i++) {
 		if (!take_one(reader, numbered ? i : argument)) return false;
-		int byte = look_past_space(reader);
-		if (byte != ',' && byte != ']') return expected(reader, "',' or ']'");
-		reader->at++;
+		int byte = hr__json_scan_look_past_space(&reader->scan);
+		if (byte != ',' && byte != ']') return hr__json_scan_expected(&reader->scan, "',' or ']'");
+		reader->scan.at++;
 		if (byte == ']') return true;
 	}
 }
@@ -344,38 +228,76 @@ static bool take_list(torch_reader *reader, bool (*take_one)(torch_reader *, uin
 static bool begin_device(torch_reader *reader)
 {
 	torch_device fresh = { .frees_by = FREE_REQUESTED };
-	reader->status = hr__list_add(&reader->devices, &fresh);
-	return reader->status == HR_OK;
+	reader->scan.status = hr__list_add(&reader->devices, &fresh);
+	return reader->scan.status == HR_OK;
 }
 
 static bool take_device(torch_reader *reader, uint32_t device)
 {
-	if (device >= DEVICES_MAX) return expected(reader, "at most 1024 devices");
+	if (device >= DEVICES_MAX) return hr__json_scan_expected(&reader->scan, "at most 1024 devices");
 	if (!begin_device(reader)) return false;
 	return take_list(reader, take_entry, device, false);
 }
 
+/* The number at a key of a segment; what is not a number is ignored. */
+static bool take_number(torch_reader *reader, uint64_t *out)
+{
+	reader->scan.text.count = 0;
+	if (!hr__json_scan_value(&reader->scan, true)) return false;
+	json_t *value = json_loadb(reader->scan.text.items, reader->scan.text.count, JSON_DECODE_ANY, NULL);
+	if (json_is_integer(value) && json_integer_value(value) >= 0) *out = (uint64_t)json_integer_value(value);
+	json_decref(value);
+	return true;
+}
+
+/* Its list of blocks is skipped: it can be long, and the history has the blocks. */
+static bool take_segment(torch_reader *reader, uint32_t unused)
+{
+	hr__json_scan *scan = &reader->scan;
+	torch_segment segment = { 0 };
+	char key[HR__JSON_KEY_BYTES];
+	int byte = hr__json_scan_look_past_space(scan);
+	(void)unused;
+	if (byte != '{') return hr__json_scan_value(scan, false);
+	scan->at++;
+	if (hr__json_scan_look_past_space(scan) == '}') return hr__json_scan_take(scan) != HR__JSON_END;
+	do {
+		if (!hr__json_scan_key(scan, key)) return false;
+		uint64_t *number = strcmp(key, "address") == 0      ? &segment.address
+		                   : strcmp(key, "total_size") == 0 ? &segment.bytes
+		                   : strcmp(key, "device") == 0     ? &segment.device
+		                                                    : NULL;
+		if (!(number ? take_number(reader, number) : hr__json_scan_value(scan, false))) return false;
+		byte = hr__json_scan_look_past_space(scan);
+		if (byte != ',' && byte != '}') return hr__json_scan_expected(scan, "',' or '}'");
+		scan->at++;
+	} while (byte != '}');
+	scan->status = hr__list_add(&reader->last_segments, &segment);
+	return scan->status == HR_OK;
+}
+
 static bool take_member(torch_reader *reader)
 {
-	char key[KEY_BYTES_MAX];
-	if (!take_key(reader, key)) return false;
-	if (strcmp(key, "device_traces") != 0) return pass_value(reader, false);
+	char key[HR__JSON_KEY_BYTES];
+	if (!hr__json_scan_key(&reader->scan, key)) return false;
+	if (strcmp(key, "segments") == 0 && hr__json_scan_look_past_space(&reader->scan) == '[') return take_list(reader, take_segment, 0, false);
+	if (strcmp(key, "device_traces") != 0) return hr__json_scan_value(&reader->scan, false);
 	reader->has_traces = true;
 	return take_list(reader, take_device, 0, true);
 }
 
 static bool take_snapshot(torch_reader *reader)
 {
-	if (!take_this(reader, '{', "'{'")) return false;
-	if (look_past_space(reader) == '}') return take(reader) != END;
+	if (!hr__json_scan_take_this(&reader->scan, '{', "'{'")) return false;
+	if (hr__json_scan_look_past_space(&reader->scan) == '}') return hr__json_scan_take(&reader->scan) != HR__JSON_END;
 	for (;;) {
 		if (!take_member(reader)) return false;
-		int byte = look_past_space(reader);
-		if (byte != ',' && byte != '}') return expected(reader, "',' or '}'");
-		reader->at++;
+		int byte = hr__json_scan_look_past_space(&reader->scan);
+		if (byte != ',' && byte != '}') return hr__json_scan_expected(&reader->scan, "',' or '}'");
+		reader->scan.at++;
 		if (byte == '}') break;
 	}
-	return look_past_space(reader) == END ? reader->status == HR_OK : expected(reader, "the end of the file");
+	return hr__json_scan_look_past_space(&reader->scan) == HR__JSON_END ? reader->scan.status == HR_OK : hr__json_scan_expected(&reader->scan, "the end of the file");
 }
 
 /* ---- pickles ---- */
@@ -383,11 +305,11 @@ static bool take_snapshot(torch_reader *reader)
 static hr_status more_of_pickle(void *context, const char **bytes, size_t *count)
 {
 	torch_reader *reader = context;
-	reader->at = reader->end;
-	refill(reader);
-	*bytes = reader->at;
-	*count = (size_t)(reader->end - reader->at);
-	return reader->status;
+	reader->scan.at = reader->scan.end;
+	hr__json_scan_refill(&reader->scan);
+	*bytes = reader->scan.at;
+	*count = (size_t)(reader->scan.end - reader->scan.at);
+	return reader->scan.status;
 }
 
 static bool add_pickled_device(torch_reader *reader, hr__pickle_json *json, uint32_t list, uint32_t device)
@@ -404,16 +326,37 @@ static bool add_pickled_device(torch_reader *reader, hr__pickle_json *json, uint
 		uint32_t entry = hr__pickle_at(json->pickle, item);
 		if (hr__pickle_kind_of(json->pickle, entry) != HR__PICKLE_DICT) return bad_entry(reader, number, "expected a dict", "");
 		json_t *object;
-		reader->status = hr__pickle_json_of(json, entry, &object);
-		if (reader->status) {
-			hr__fail_in(reader->status, "entry %llu of a list of device_traces", (unsigned long long)number);
-			return hr__source_fail(reader->source, reader->status), false;
+		reader->scan.status = hr__pickle_json_of(json, entry, &object);
+		if (reader->scan.status) {
+			hr__fail_in(reader->scan.status, "entry %llu of a list of device_traces", (unsigned long long)number);
+			return hr__source_fail(reader->scan.source, reader->scan.status), false;
 		}
 		add_object(reader, object, device, number);
 		json_decref(object);
-		if (reader->status) return false;
+		if (reader->scan.status) return false;
 	}
 	return true;
+}
+
+static uint64_t pickled_number(const hr__pickle *pickle, uint32_t dict, const char *key)
+{
+	uint32_t found = hr__pickle_find(pickle, dict, key);
+	bool is_number = found && hr__pickle_kind_of(pickle, found) == HR__PICKLE_INTEGER && hr__pickle_integer(pickle, found) >= 0;
+	return is_number ? (uint64_t)hr__pickle_integer(pickle, found) : 0;
+}
+
+static bool add_pickled_segments(torch_reader *reader, const hr__pickle *pickle)
+{
+	uint32_t list = hr__pickle_find(pickle, hr__pickle_root(pickle), "segments");
+	if (!list || hr__pickle_kind_of(pickle, list) != HR__PICKLE_LIST) return true;
+	for (uint32_t item = hr__pickle_first(pickle, list); item && !reader->scan.status; item = hr__pickle_next(pickle, item)) {
+		uint32_t dict = hr__pickle_at(pickle, item);
+		torch_segment segment = { .address = pickled_number(pickle, dict, "address"),
+			                      .bytes = pickled_number(pickle, dict, "total_size"),
+			                      .device = pickled_number(pickle, dict, "device") };
+		reader->scan.status = hr__list_add(&reader->last_segments, &segment);
+	}
+	return reader->scan.status == HR_OK;
 }
 
 static bool add_pickled_devices(torch_reader *reader, hr__pickle_json *json)
@@ -434,17 +377,17 @@ static bool take_pickle(torch_reader *reader)
 	hr__pickle *pickle;
 	uint64_t offset;
 	reader->is_pickle = true;
-	reader->end = reader->at; /* more_of_pickle provides the buffered bytes again */
+	reader->scan.end = reader->scan.at; /* more_of_pickle provides the buffered bytes again */
 	hr_status status = hr__pickle_read(&(hr__pickle_input){ more_of_pickle, reader }, &offset, &pickle);
-	if (status && !reader->status) reader->status = hr__source_fail_byte(reader->source, status, offset);
+	if (status && !reader->scan.status) reader->scan.status = hr__source_fail_byte(reader->scan.source, status, offset);
 	if (status) return false;
-	reader->status = hr__pickle_json_init(&json, pickle);
-	if (!reader->status) {
-		add_pickled_devices(reader, &json);
+	reader->scan.status = hr__pickle_json_init(&json, pickle);
+	if (!reader->scan.status) {
+		if (add_pickled_segments(reader, pickle)) add_pickled_devices(reader, &json);
 		hr__pickle_json_free(&json);
 	}
 	hr__pickle_free(pickle);
-	return reader->status == HR_OK;
+	return reader->scan.status == HR_OK;
 }
 
 /* ---- the order of events ---- */
@@ -477,6 +420,27 @@ static void order_entries(torch_reader *reader)
 	if (mixed) qsort(reader->entries.base, reader->entries.count, sizeof(torch_entry), by_time);
 }
 
+/* ---- segments ---- */
+
+/* Goes back through the history of each device, from its last segments to its first ones. */
+static hr_status find_first_segments(torch_reader *reader)
+{
+	uint64_t changes = 0;
+	for (size_t i = 0; i < reader->entries.count; i++) changes += entry_at(reader, i)->action == MAP || entry_at(reader, i)->action == UNMAP;
+	hr_status status = hr__torch_segments_init(&reader->segments, reader->last_segments.count + changes);
+	for (size_t i = 0; i < reader->last_segments.count && !status; i++) {
+		const torch_segment *segment = hr__list_at(&reader->last_segments, i);
+		if (segment->device >= reader->devices.count) continue;
+		status = hr__torch_segments_put(&reader->segments, (uint32_t)segment->device, segment->address, segment->bytes, true);
+	}
+	for (size_t i = reader->entries.count; i > 0 && !status; i--) {
+		const torch_entry *entry = entry_at(reader, i - 1);
+		if (entry->action == MAP || entry->action == UNMAP)
+			status = hr__torch_segments_put(&reader->segments, entry->device, entry->address, entry->bytes, entry->action == UNMAP);
+	}
+	return status;
+}
+
 /* ---- the stream ---- */
 
 static hr_status fail_entry(const hr__event_stream *stream, hr_status status)
@@ -484,7 +448,7 @@ static hr_status fail_entry(const hr__event_stream *stream, hr_status status)
 	const torch_reader *reader = (const torch_reader *)stream;
 	const torch_entry *entry = reader->next ? entry_at(reader, reader->next - 1) : NULL;
 	if (entry) hr__fail_in(status, "event %u of device %u", entry->index, entry->device);
-	return hr__source_fail(reader->source, status);
+	return hr__source_fail(reader->scan.source, status);
 }
 
 /* The kind of event that an entry is; 0: none. */
@@ -518,6 +482,11 @@ static hr_name op_of(hr_stack stack)
 static hr_status next_event(hr__event_stream *stream, hr__event *out)
 {
 	torch_reader *reader = (torch_reader *)stream;
+	if (reader->next_segment < hr__torch_segments_count(&reader->segments)) {
+		const hr__region_run *segment = hr__torch_segments_at(&reader->segments, reader->next_segment++);
+		*out = (hr__event){ .kind = HR__EVENT_MAP, .allocator = segment->allocator, .address = segment->address, .bytes = segment->bytes };
+		return hr__import_time(&reader->import, entry_at(reader, 0)->time_us * 1000, out);
+	}
 	while (reader->next < reader->entries.count) {
 		const torch_entry *entry = entry_at(reader, reader->next++);
 		hr__event_kind kind = kind_of(reader, entry);
@@ -533,9 +502,11 @@ static hr_status next_event(hr__event_stream *stream, hr__event *out)
 static void close_stream(hr__event_stream *stream)
 {
 	torch_reader *reader = (torch_reader *)stream;
-	hr__list_free(&reader->text);
+	hr__list_free(&reader->scan.text);
 	hr__array_free(&reader->entries);
 	hr__list_free(&reader->devices);
+	hr__list_free(&reader->last_segments);
+	hr__torch_segments_free(&reader->segments);
 	hr__list_free(&reader->definitions);
 	hr__list_free(&reader->allocators);
 	hr__import_stream_close(&reader->import, sizeof *reader);
@@ -557,23 +528,24 @@ static hr_status define_devices(torch_reader *reader)
 	summary->devices = reader->definitions.items;
 	summary->allocators = reader->allocators.items;
 	summary->device_count = summary->allocator_count = reader->definitions.count;
-	summary->events = reader->entries.count;
+	summary->events = reader->entries.count + hr__torch_segments_count(&reader->segments);
 	if (reader->entries.count) summary->start_wall_ns = entry_at(reader, 0)->time_us * 1000;
 	return status;
 }
 
 static hr_status read_snapshot(torch_reader *reader)
 {
-	if (!(look(reader) == HR__PICKLE_FIRST_BYTE ? take_pickle : take_snapshot)(reader)) return reader->status;
+	if (!(hr__json_scan_look(&reader->scan) == HR__PICKLE_FIRST_BYTE ? take_pickle : take_snapshot)(reader)) return reader->scan.status;
 	hr_status status = HR_OK;
 	if (!reader->has_traces) status = hr__fail(HR_BAD_FORMAT, "expected \"device_traces\" in a PyTorch snapshot; there is none");
 	if (!status && !reader->entries.count)
 		status = hr__fail(HR_BAD_FORMAT, "no events of any device; call torch.cuda.memory._record_memory_history() before what is to be recorded");
 	if (!status) {
 		order_entries(reader);
-		status = define_devices(reader);
+		status = find_first_segments(reader);
+		if (!status) status = define_devices(reader);
 	}
-	return status ? hr__source_fail(reader->source, status) : HR_OK;
+	return status ? hr__source_fail(reader->scan.source, status) : HR_OK;
 }
 
 hr_status hr__import_torch(hr__source *source, hr__event_stream **out)
@@ -582,9 +554,10 @@ hr_status hr__import_torch(hr__source *source, hr__event_stream **out)
 	hr_status status = hr__import_stream_make(source, sizeof *reader, HR__FORMAT_TORCH, "pytorch", &reader);
 	if (status) return status;
 	hr__event_stream *stream = &reader->import.stream;
-	reader->source = source;
-	reader->text.item_bytes = 1;
+	reader->scan.source = source;
+	reader->scan.text.item_bytes = 1;
 	reader->devices.item_bytes = sizeof(torch_device);
+	reader->last_segments.item_bytes = sizeof(torch_segment);
 	reader->definitions.item_bytes = sizeof(hr__trace_device);
 	reader->allocators.item_bytes = sizeof(hr__trace_allocator);
 	stream->next = next_event;

@@ -4,12 +4,12 @@
  *
  * Linear memory: an opcode of n bytes adds at most one object, one cell for each object on the stack, one stack entry, one memo
  * entry, and 2n bytes of text. Memo numbers that leave a gap are refused. */
-#include "analysis/import/pickle.h"
+#include "analysis/import/pickle/pickle.h"
 
 #include <string.h>
 
-#include "analysis/import/pickle_objects.h"
-#include "analysis/import/pickle_opcodes.h"
+#include "analysis/import/pickle/pickle_objects.h"
+#include "analysis/import/pickle/pickle_opcodes.h"
 #include "analysis/reader/list.h"
 #include "core/base/assert.h"
 #include "core/base/status.h"

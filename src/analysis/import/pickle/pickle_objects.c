@@ -1,5 +1,5 @@
 /* pickle_objects.c - see pickle_objects.h. */
-#include "analysis/import/pickle_objects.h"
+#include "analysis/import/pickle/pickle_objects.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #ifndef HR_ANALYSIS_PICKLE_OBJECTS_H
 #define HR_ANALYSIS_PICKLE_OBJECTS_H
 
-#include "analysis/import/pickle.h"
+#include "analysis/import/pickle/pickle.h"
 #include "analysis/reader/list.h"
 
 #define HR__PICKLE_OBJECTS_MAX (1u << 30)

@@ -1,5 +1,5 @@
 /* pickle_opcodes.c - see pickle_opcodes.h. */
-#include "analysis/import/pickle_opcodes.h"
+#include "analysis/import/pickle/pickle_opcodes.h"
 
 #include "core/base/status.h"
 

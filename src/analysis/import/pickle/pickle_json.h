@@ -8,7 +8,7 @@
 
 #include <jansson.h>
 
-#include "analysis/import/pickle.h"
+#include "analysis/import/pickle/pickle.h"
 
 /* An empty dict has 1 byte in a pickle and 200 in jansson. */
 #define HR__PICKLE_JSON_OBJECTS_MAX (1u << 20)

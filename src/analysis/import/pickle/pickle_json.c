@@ -1,5 +1,5 @@
 /* pickle_json.c - see pickle_json.h. */
-#include "analysis/import/pickle_json.h"
+#include "analysis/import/pickle/pickle_json.h"
 
 #ifdef HR_HAVE_JANSSON
 
