@@ -457,7 +457,7 @@ static void test_wrong_initializers(void)
 		{ F, HR_UNIFORM(1, 1, 1), "the range from 1 to 1 is empty" },
 		{ HR_DTYPE_INT32, HR_UNIFORM(5, 2, 1), "the range from 5 to 2 is empty" },
 		{ HR_DTYPE_INT32, HR_UNIFORM(0.25, 0.75, 1), "there is no integer" },
-		{ HR_DTYPE_UINT8, HR_UNIFORM(0, 1000, 1), "not all from 0 to 1000 are of uint8" },
+		{ HR_DTYPE_UINT8, HR_UNIFORM(0, 1000, 1), "not all values from 0 to 1000 fit in uint8" },
 		{ HR_DTYPE_BOOL, HR_UNIFORM(0, 1, 1), "bool" },
 		{ HR_DTYPE_INT32, HR_NORMAL(1, 1), "int32" },
 	};
