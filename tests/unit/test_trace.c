@@ -1322,7 +1322,7 @@ static void test_trace_reader_refuses_impossible_blocks_and_headers(void)
 		put_le(128 + 512 + 16, 1, 8);
 		put_le(128 + 512 + 24, i == 0 ? 1001 : 1000, 8);
 		if (i == 2) put_le(128 + 512 + 16, 0, 8);
-		hr_status status = open_made(&reader, i == 0 ? NULL : i == 1 ? "byte 664: time goes back" : "byte 656");
+		hr_status status = open_made(&reader, i == 0 ? NULL : i == 1 ? "byte 664: the times are not in order" : "byte 656");
 		CHECK_STATUS(i == 0 ? HR_OK : HR_BAD_FORMAT, status);
 		if (i == 0) hr__trace_reader_close(reader);
 	}

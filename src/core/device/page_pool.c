@@ -140,6 +140,7 @@ typedef enum room {
 /* Whether [bytes] more can be handed out, of which [fresh] do not exist yet. */
 static room room_for(const hr__page_pool *pool, uint64_t bytes, uint64_t fresh)
 {
+	HR_ASSERT(hr__lock_is_mine(&pool->lock));
 	uint64_t reservable = hr__load_relaxed(&pool->reservable);
 	if (bytes > reservable - hr__load_relaxed(&pool->reserved)) return NO_ROOM;
 	if (fresh <= reservable - pool->held) return ROOM;

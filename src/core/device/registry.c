@@ -349,9 +349,10 @@ static bool is_accelerator(const hr__device *device)
 	return strncmp(device->name, "GPU:", 4) == 0 || strncmp(device->name, EMULATED_TYPE ":", 4) == 0;
 }
 
-/* Opens the physical device of a logical device and sets up its pool. Under the lock. */
+/* Opens the physical device of a logical device and sets up its pool. */
 static hr_status make_ready(hr__device *device)
 {
+	HR_ASSERT(hr__lock_is_mine(&lock));
 	if (hr__load_relaxed(&device->ready)) return HR_OK;
 	hr_status status = hr__physical_open(device->physical);
 	if (status != HR_OK) return status;
@@ -474,6 +475,7 @@ static bool has_cuda(void)
 /* For a GPU the message includes what is wrong with CUDA. */
 static hr_status no_such_device(const char *name, bool gpu)
 {
+	HR_ASSERT(hr__lock_is_mine(&lock));
 	char quoted[HR__QUOTE_CAPACITY], list[200];
 	hr_status status = count_all();
 	if (status != HR_OK) return status;
@@ -488,6 +490,7 @@ static hr_status no_such_device(const char *name, bool gpu)
  * they substitute for GPUs. */
 static hr_status find_type(const char *text, uint32_t *out)
 {
+	HR_ASSERT(hr__lock_is_mine(&lock));
 	bool emulated = strcmp(text, EMULATED_TYPE) == 0;
 	hr_status status = emulated ? count_type(GPU_TYPE) : HR_OK;
 	uint32_t at = 0;
@@ -503,6 +506,7 @@ static hr_status find_type(const char *text, uint32_t *out)
 /* Finds the type and number that [name] refers to; [count_of](type) is the number of devices of a type. */
 static hr_status resolve(const char *name, uint32_t (*count_of)(uint32_t type), uint32_t *type, uint32_t *number)
 {
+	HR_ASSERT(hr__lock_is_mine(&lock));
 	hr__device_spec spec;
 	char quoted[HR__QUOTE_CAPACITY];
 	hr_status status = hr__device_spec_parse(name, &spec);
@@ -521,9 +525,9 @@ static hr_status resolve(const char *name, uint32_t (*count_of)(uint32_t type), 
 	return HR_OK;
 }
 
-/* Under the lock. */
 static hr_status find(const char *name, hr__device **out)
 {
+	HR_ASSERT(hr__lock_is_mine(&lock));
 	uint32_t type, number;
 	hr_status status = resolve(name ? name : "GPU:0", logical_count, &type, &number);
 	if (status == HR_OK) status = use_type(type);
@@ -639,9 +643,9 @@ static hr_status check_limits(const hr__physical *physical, const char *name, co
 	return HR_OK;
 }
 
-/* Under the lock. */
 static hr_status split(const char *name, const uint64_t *limits, size_t count)
 {
+	HR_ASSERT(hr__lock_is_mine(&lock));
 	uint32_t type, number;
 	hr_status status = resolve(name, physical_count, &type, &number);
 	if (status != HR_OK) return status;
@@ -723,9 +727,9 @@ hr_status hr__registry_set_simulated(const hr_simulated_options *options)
 	return configure("simulated", &registry.simulated, options, sizeof *options);
 }
 
-/* Under the lock. */
 static hr_status register_backend(const hr_backend *table, void *config)
 {
+	HR_ASSERT(hr__lock_is_mine(&lock));
 	for (uint32_t i = 0; i < registry.type_count; i++) {
 		hr_status status = check_unused(i);
 		if (status != HR_OK) return hr__fail_in(status, "backend %s must be registered before the first device is used", table->name);

@@ -234,9 +234,10 @@ static void put_event(hr__physical *physical, event_kind kind, hr_native_event e
 	else hr__call_event_destroy(physical, event);
 }
 
-/* Takes an event and records it on [stream]; the event covers every free with an epoch below *epoch. Under the lock. */
+/* Takes an event and records it on [stream]; the event covers every free with an epoch below *epoch. */
 static hr_status record(hr__physical *physical, hr_stream stream, event_kind kind, hr_native_event *event, uint64_t *epoch)
 {
+	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	hr_status status = take_event(physical, kind, event);
 	if (status != HR_OK) return status;
 	*epoch = raise_epoch(physical); /* before recording: see the top of the file */
@@ -270,6 +271,7 @@ static bool hold_event(hr__streams *streams, hr_native_event event)
 
 static void release_event(hr__physical *physical, hr_native_event event)
 {
+	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	hr__streams *streams = physical->streams;
 	waited_event *found = find_waited(streams, event);
 	HR_ASSERT(found && found->threads > 0);
@@ -322,18 +324,18 @@ static hr_status add_mark(hr__physical *physical, hr_stream stream, uint64_t *ep
 
 /* ---- order between streams ---- */
 
-static inline bool covered(const hr__streams *streams, hr_stream who, hr_stream whom, uint64_t epoch)
+static inline bool covered(const hr__streams *streams, hr_stream waiter, hr_stream target, uint64_t epoch)
 {
-	return hr__load_acquire(&streams->done[whom]) > epoch || hr__load_acquire(&streams->synced[who][whom]) > epoch;
+	return hr__load_acquire(&streams->done[target]) > epoch || hr__load_acquire(&streams->synced[waiter][target]) > epoch;
 }
 
-/* The streams of [mask] that [who] must still wait for. */
-static uint64_t uncovered(const hr__streams *streams, hr_stream who, uint64_t mask, uint64_t epoch)
+/* The streams of [mask] that [waiter] must still wait for. */
+static uint64_t uncovered(const hr__streams *streams, hr_stream waiter, uint64_t mask, uint64_t epoch)
 {
 	uint64_t left = 0;
 	for (; mask; mask &= mask - 1) {
-		hr_stream whom = lowest(mask);
-		if (!covered(streams, who, whom, epoch)) left |= bit(whom);
+		hr_stream target = lowest(mask);
+		if (!covered(streams, waiter, target, epoch)) left |= bit(target);
 	}
 	return left;
 }
@@ -361,30 +363,31 @@ static uint64_t not_done(const hr__physical *physical, uint64_t mask, uint64_t e
 	return left;
 }
 
-/* Makes [who] wait for all work that [whom] was given. Under the lock. */
-static hr_status wait_for_all(hr__physical *physical, hr_stream who, hr_stream whom)
+/* Makes [waiter] wait for all work that [target] was given. */
+static hr_status wait_for_all(hr__physical *physical, hr_stream waiter, hr_stream target)
 {
+	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	hr_native_event event;
 	uint64_t epoch;
-	hr_status status = record(physical, whom, PLAIN, &event, &epoch);
+	hr_status status = record(physical, target, PLAIN, &event, &epoch);
 	if (status != HR_OK) return status;
-	status = hr__call_stream_wait_event(physical, native_of(physical, who), event);
-	note_given(physical, who);
-	if (status == HR_OK) raise_to(&physical->streams->synced[who][whom], epoch);
+	status = hr__call_stream_wait_event(physical, native_of(physical, waiter), event);
+	note_given(physical, waiter);
+	if (status == HR_OK) raise_to(&physical->streams->synced[waiter][target], epoch);
 	/* The wait is for the event as recorded now; recording it again does not change the wait. */
 	put_event(physical, PLAIN, event);
 	return status;
 }
 
-/* Makes [who] wait for the work that [whom] was given up to [epoch], and for as little later work as the marks allow. Under the
+/* Makes [waiter] wait for the work that [target] was given up to [epoch], and for as little later work as the marks allow. Under the
  * lock. */
-static hr_status wait_for(hr__physical *physical, hr_stream who, hr_stream whom, uint64_t epoch)
+static hr_status wait_for(hr__physical *physical, hr_stream waiter, hr_stream target, uint64_t epoch)
 {
-	const mark *found = oldest_above(physical->streams->rings[whom], epoch);
-	if (!found) return wait_for_all(physical, who, whom);
-	hr_status status = hr__call_stream_wait_event(physical, native_of(physical, who), found->event);
-	note_given(physical, who);
-	if (status == HR_OK) raise_to(&physical->streams->synced[who][whom], found->epoch);
+	const mark *found = oldest_above(physical->streams->rings[target], epoch);
+	if (!found) return wait_for_all(physical, waiter, target);
+	hr_status status = hr__call_stream_wait_event(physical, native_of(physical, waiter), found->event);
+	note_given(physical, waiter);
+	if (status == HR_OK) raise_to(&physical->streams->synced[waiter][target], found->epoch);
 	return status;
 }
 
@@ -431,10 +434,11 @@ hr_status hr__device_order(hr__device *device, hr_stream stream, uint64_t mask, 
 	return status;
 }
 
-/* The event to wait for: that of a mark (then *held is set), or a new one. Under the lock. */
+/* The event to wait for: that of a mark (then *held is set), or a new one. */
 static hr_status event_above(hr__physical *physical, hr_stream stream, uint64_t epoch, hr_native_event *event, uint64_t *covers,
                              bool *held)
 {
+	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	const mark *found = oldest_above(physical->streams->rings[stream], epoch);
 	*held = found && hold_event(physical->streams, found->event);
 	if (!*held) return record(physical, stream, PLAIN, event, covers);
@@ -538,6 +542,7 @@ hr_status hr__stream_native(const hr__device *device, hr_stream stream, hr_nativ
 /* Assigns [native] to the lowest free slot. Under the lock; a slot must be free. */
 static hr_stream settle(hr__physical *physical, hr_native_stream native)
 {
+	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	hr__streams *streams = physical->streams;
 	uint64_t mask = hr__load_relaxed(&physical->stream_mask);
 	hr_stream slot = lowest(~mask);
@@ -578,10 +583,11 @@ HR_API hr_status hr_stream_create(hr_device handle, hr_stream *out)
 	return status;
 }
 
-/* Backends have no call to check that a stream exists; recording an event on it does. Under the lock. */
+/* Backends have no call to check that a stream exists; recording an event on it does. */
 static hr_status import_new(hr__device *device, hr_native_stream native, hr_stream *out)
 {
 	hr__physical *physical = device->physical;
+	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	hr_native_event event;
 	hr_status status = need_slot(device);
 	if (status == HR_OK) status = take_event(physical, PLAIN, &event);

@@ -13,11 +13,11 @@
 #include "core/base/status.h"
 #include "core/memory/allocator.h"
 
-struct books {
+struct tallies {
 	uint64_t in_use, requested, cached, mapped, live, cached_count, spans, span_bytes;
 };
 
-static int check_chunks(const hr__shard *shard, struct books *books)
+static int check_chunks(const hr__shard *shard, struct tallies *tallies)
 {
 	uint64_t entries = 0;
 	for (hr__chunk_id id = 1; id < shard->table.touched; id++) {
@@ -25,24 +25,24 @@ static int check_chunks(const hr__shard *shard, struct books *books)
 		enum hr__chunk_state state = hr__chunk_state_of(chunk);
 		if (state == HR__CHUNK_UNUSED || state == HR__CHUNK_EDGE) continue;
 		bool span = shard->allocator->kind == HR__KIND_BFC && chunk->region == HR__REGION_NONE;
-		if (state != HR__CHUNK_HOLE && !span) books->mapped += chunk->size;
+		if (state != HR__CHUNK_HOLE && !span) tallies->mapped += chunk->size;
 		if (span) {
 			if (state != HR__CHUNK_IN_USE || shard->index || !chunk->pages || chunk->size % shard->allocator->page) return 26;
-			books->spans++;
-			books->span_bytes += chunk->size;
+			tallies->spans++;
+			tallies->span_bytes += chunk->size;
 		}
 		if (state != HR__CHUNK_IN_USE && state != HR__CHUNK_CACHED) continue;
 		if (hr__lookup_find(&shard->lookup, shard->table.chunks, hr__chunk_address(chunk)) != id) return 20;
 		entries++;
 		if (state == HR__CHUNK_CACHED) {
-			books->cached += chunk->size;
-			books->cached_count++;
+			tallies->cached += chunk->size;
+			tallies->cached_count++;
 			continue;
 		}
 		if (chunk->requested > chunk->size) return 22;
-		books->in_use += chunk->size;
-		books->requested += chunk->requested;
-		books->live++;
+		tallies->in_use += chunk->size;
+		tallies->requested += chunk->requested;
+		tallies->live++;
 	}
 	return entries == shard->lookup.count ? 0 : 20;
 }
@@ -134,7 +134,7 @@ static int check_meters(const hr__allocator *allocator)
 	return hr__load_relaxed(&usage->shared) && hr__load_relaxed(&usage->levels) > hr__load_relaxed(&usage->peak) ? 24 : 0;
 }
 
-static int check_totals(const hr__allocator *allocator, const struct books *books)
+static int check_totals(const hr__allocator *allocator, const struct tallies *tallies)
 {
 	int64_t requested = hr__load_relaxed(&allocator->past_requested);
 	int64_t live = hr__load_relaxed(&allocator->past_allocs) - hr__load_relaxed(&allocator->past_frees);
@@ -147,31 +147,31 @@ static int check_totals(const hr__allocator *allocator, const struct books *book
 		requested += hr__load_relaxed(&cache->requested);
 		live += hr__load_relaxed(&cache->allocs) - hr__load_relaxed(&cache->frees);
 	}
-	if ((int64_t)books->in_use != hr__meters_sum(allocator) || (int64_t)books->requested != requested) return 22;
-	return (int64_t)books->live + hr__load_relaxed(&allocator->away) == live ? 0 : 25;
+	if ((int64_t)tallies->in_use != hr__meters_sum(allocator) || (int64_t)tallies->requested != requested) return 22;
+	return (int64_t)tallies->live + hr__load_relaxed(&allocator->away) == live ? 0 : 25;
 }
 
 int hr__allocator_check_locked(hr__allocator *allocator)
 {
 	HR_ASSERT(hr__shards_are_locked(allocator) && hr__caches_are_stopped(allocator));
 	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
-	struct books books = { 0 };
+	struct tallies tallies = { 0 };
 	uint64_t mapped = 0, cached = 0;
 	int broken = 0;
 	HR__EACH_SHARD(allocator, shard)
 	{
-		if (!broken) broken = check_chunks(shard, &books);
+		if (!broken) broken = check_chunks(shard, &tallies);
 		if (!broken && allocator->kind == HR__KIND_BFC) broken = check_regions(shard, &mapped);
 	}
 	for (const hr__cache *cache = allocator->caches; cache && !broken; cache = cache->next)
-		broken = check_cache(cache, books.cached_count, &cached);
-	if (!broken && cached != books.cached_count) broken = 21;
-	if (!broken) broken = check_totals(allocator, &books);
+		broken = check_cache(cache, tallies.cached_count, &cached);
+	if (!broken && cached != tallies.cached_count) broken = 21;
+	if (!broken) broken = check_totals(allocator, &tallies);
 	if (!broken) broken = check_meters(allocator);
 	if (broken || allocator->kind != HR__KIND_BFC) return broken;
-	if ((int64_t)books.spans != hr__load_relaxed(&allocator->spans) || (int64_t)books.span_bytes != hr__load_relaxed(&allocator->span_bytes))
+	if ((int64_t)tallies.spans != hr__load_relaxed(&allocator->spans) || (int64_t)tallies.span_bytes != hr__load_relaxed(&allocator->span_bytes))
 		return 26;
-	return mapped == books.mapped && (int64_t)(mapped + books.span_bytes) == hr__load_relaxed(&allocator->reserved) ? 0 : 23;
+	return mapped == tallies.mapped && (int64_t)(mapped + tallies.span_bytes) == hr__load_relaxed(&allocator->reserved) ? 0 : 23;
 }
 
 hr_status hr_allocator_check(hr_allocator handle)

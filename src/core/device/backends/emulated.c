@@ -57,7 +57,7 @@ typedef struct emu_list {
 typedef struct emulated {
 	hr_emulated_options options; /* immutable */
 	hr__lock lock;
-	hr__mappings books;
+	hr__mappings mappings;
 	int file, host_file;
 	uint64_t plain_bytes;
 	uint64_t to_device_free, to_host_free; /* when each direction of the link becomes free; host clock */
@@ -94,7 +94,7 @@ static hr_status emu_open(void *config, uint32_t index, void **device, hr_backen
 	emu->file = emu->host_file = NO_FILE;
 	emu->stream_live[0] = true;
 	hr__lock_init(&emu->lock, HR__RANK_DEVICE);
-	hr__mappings_init(&emu->books, emu->options.page_bytes);
+	hr__mappings_init(&emu->mappings, emu->options.page_bytes);
 	*caps = (hr_backend_caps){ .total_bytes = emu->options.memory_bytes,
 		                       .page_bytes = emu->options.page_bytes,
 		                       .map_alignment = emu->options.page_bytes,
@@ -116,10 +116,10 @@ static void emu_close(void *device)
 	for (uint32_t i = 0; i < MAX_STREAMS; i++) {
 		if (emu->queues[i]) hr__queue_close(emu->queues[i]);
 	}
-	for (uint32_t i = 0; i < emu->books.range_count; i++) {
-		hr__os()->release(pointer(emu->books.ranges[i]->base), emu->books.ranges[i]->bytes);
+	for (uint32_t i = 0; i < emu->mappings.range_count; i++) {
+		hr__os()->release(pointer(emu->mappings.ranges[i]->base), emu->mappings.ranges[i]->bytes);
 	}
-	hr__mappings_destroy(&emu->books);
+	hr__mappings_destroy(&emu->mappings);
 	if (emu->file != NO_FILE) hr__os()->file_close(emu->file);
 	if (emu->host_file != NO_FILE) hr__os()->file_close(emu->host_file);
 	if (emu->events) hr__os()->free(emu->events, emu->event_capacity * sizeof *emu->events);
@@ -128,7 +128,7 @@ static void emu_close(void *device)
 
 static uint64_t free_bytes_of(const emulated *emu)
 {
-	return emu->options.memory_bytes - emu->plain_bytes - emu->books.page_live * emu->options.page_bytes;
+	return emu->options.memory_bytes - emu->plain_bytes - emu->mappings.page_live * emu->options.page_bytes;
 }
 
 static hr_status emu_memory_info(void *device, uint64_t *free_bytes, uint64_t *total_bytes)
@@ -155,22 +155,23 @@ static hr_status need_room(const emulated *emu, uint64_t bytes)
 static hr_status enter_range(emulated *emu, void *block, uint64_t bytes, hr__range_kind kind, hr__range **out)
 {
 	hr__lock_take(&emu->lock);
-	hr_status status = hr__mappings_add(&emu->books, (uint64_t)(uintptr_t)block, bytes, kind, out);
+	hr_status status = hr__mappings_add(&emu->mappings, (uint64_t)(uintptr_t)block, bytes, kind, out);
 	if (status != HR_OK) hr__os()->release(block, bytes);
 	hr__lock_release(&emu->lock);
 	return status;
 }
 
-/* Removes the record of a whole range and releases its addresses. Under the lock. */
+/* Removes the record of a whole range and releases its addresses. */
 static hr_status give_range(emulated *emu, uint64_t address, uint64_t bytes, hr__range_kind kind)
 {
+	HR_ASSERT(hr__lock_is_mine(&emu->lock));
 	hr__range *range = NULL;
-	hr_status status = hr__mappings_whole(&emu->books, address, bytes, kind, &range);
+	hr_status status = hr__mappings_whole(&emu->mappings, address, bytes, kind, &range);
 	if (status != HR_OK) return status;
 	if (range->locked) hr__os()->unlock_memory(pointer(address), bytes);
 	int error = hr__os()->release(pointer(address), bytes);
 	if (error) return hr__os_fail(error, "giving %llu bytes of addresses back", (unsigned long long)bytes);
-	hr__mappings_remove(&emu->books, range);
+	hr__mappings_remove(&emu->mappings, range);
 	hr__mappings_range_free(range);
 	return HR_OK;
 }
@@ -198,9 +199,10 @@ static hr_status emu_release(void *device, uint64_t address, uint64_t bytes)
 
 /* ---- pages ---- */
 
-/* One file for all of the device's memory; it uses host memory only where it is written. Under the lock. */
+/* One file for all of the device's memory; it uses host memory only where it is written. */
 static hr_status need_file(emulated *emu)
 {
+	HR_ASSERT(hr__lock_is_mine(&emu->lock));
 	if (emu->file != NO_FILE) return HR_OK;
 	int error = hr__os()->memfd("headroom-device", emu->options.memory_bytes, &emu->file);
 	return error ? hr__os_fail(error, "the memory of an emulated device") : HR_OK;
@@ -212,7 +214,7 @@ static hr_status emu_page_create(void *device, hr_page *page)
 	hr__lock_take(&emu->lock);
 	hr_status status = need_room(emu, emu->options.page_bytes);
 	if (status == HR_OK) status = need_file(emu);
-	if (status == HR_OK) status = hr__mappings_page_create(&emu->books, page);
+	if (status == HR_OK) status = hr__mappings_page_create(&emu->mappings, page);
 	hr__lock_release(&emu->lock);
 	return status;
 }
@@ -221,13 +223,13 @@ static hr_status emu_page_destroy(void *device, hr_page page)
 {
 	emulated *emu = device;
 	hr__lock_take(&emu->lock);
-	hr_status status = hr__mappings_page_check(&emu->books, page);
+	hr_status status = hr__mappings_page_check(&emu->mappings, page);
 	hr__lock_release(&emu->lock);
 	if (status != HR_OK) return status;
 	int error = hr__os()->punch(emu->file, page, emu->options.page_bytes);
 	if (error) return hr__os_fail(error, "giving the memory of a page back");
 	hr__lock_take(&emu->lock);
-	status = hr__mappings_page_destroy(&emu->books, page);
+	status = hr__mappings_page_destroy(&emu->mappings, page);
 	hr__lock_release(&emu->lock);
 	return status;
 }
@@ -240,7 +242,7 @@ static hr_status emu_host_page_create(void *device, hr_page *page)
 	hr__lock_take(&emu->lock);
 	if (emu->host_file == NO_FILE) error = hr__os()->memfd("headroom-host", HOST_SPAN, &emu->host_file);
 	if (error) status = hr__os_fail(error, "pages of the host's memory for an emulated device");
-	else status = hr__mappings_host_page_create(&emu->books, page);
+	else status = hr__mappings_host_page_create(&emu->mappings, page);
 	hr__lock_release(&emu->lock);
 	return status;
 }
@@ -249,13 +251,13 @@ static hr_status emu_host_page_destroy(void *device, hr_page page)
 {
 	emulated *emu = device;
 	hr__lock_take(&emu->lock);
-	hr_status status = hr__mappings_page_check(&emu->books, page);
+	hr_status status = hr__mappings_page_check(&emu->mappings, page);
 	hr__lock_release(&emu->lock);
 	if (status != HR_OK) return status;
 	int error = hr__os()->punch(emu->host_file, page, emu->options.page_bytes);
 	if (error) return hr__os_fail(error, "giving the memory of a page back");
 	hr__lock_take(&emu->lock);
-	status = hr__mappings_page_destroy(&emu->books, page);
+	status = hr__mappings_page_destroy(&emu->mappings, page);
 	hr__lock_release(&emu->lock);
 	return status;
 }
@@ -265,9 +267,9 @@ static uint32_t run_length(emulated *emu, const hr_page *pages, uint32_t count, 
 {
 	uint32_t length = 1;
 	hr__lock_take(&emu->lock);
-	bool host = hr__mappings_is_host_page(&emu->books, pages[0]);
+	bool host = hr__mappings_is_host_page(&emu->mappings, pages[0]);
 	while (length < count && pages[length] == pages[length - 1] + emu->options.page_bytes &&
-	       hr__mappings_is_host_page(&emu->books, pages[length]) == host)
+	       hr__mappings_is_host_page(&emu->mappings, pages[length]) == host)
 		length++;
 	*file = host ? emu->host_file : emu->file;
 	hr__lock_release(&emu->lock);
@@ -292,7 +294,7 @@ static hr_status emu_map(void *device, uint64_t address, const hr_page *pages, u
 	emulated *emu = device;
 	uint32_t mapped;
 	hr__lock_take(&emu->lock);
-	hr_status status = hr__mappings_map(&emu->books, address, pages, count);
+	hr_status status = hr__mappings_map(&emu->mappings, address, pages, count);
 	hr__lock_release(&emu->lock);
 	if (status != HR_OK) return status;
 	int error = map_runs(emu, address, pages, count, &mapped);
@@ -300,7 +302,7 @@ static hr_status emu_map(void *device, uint64_t address, const hr_page *pages, u
 	/* If this fails too, the pages stay mapped although they are recorded as unmapped; the next mapping there replaces them. */
 	if (mapped > 0) hr__os()->unmap_fd(pointer(address), mapped * emu->options.page_bytes);
 	hr__lock_take(&emu->lock);
-	hr__mappings_unmap(&emu->books, address, count);
+	hr__mappings_unmap(&emu->mappings, address, count);
 	hr__lock_release(&emu->lock);
 	return hr__os_fail(error, "mapping %u page%s", count, hr__plural(count));
 }
@@ -309,13 +311,13 @@ static hr_status emu_unmap(void *device, uint64_t address, uint32_t count)
 {
 	emulated *emu = device;
 	hr__lock_take(&emu->lock);
-	hr_status status = hr__mappings_unmap_check(&emu->books, address, count);
+	hr_status status = hr__mappings_unmap_check(&emu->mappings, address, count);
 	hr__lock_release(&emu->lock);
 	if (status != HR_OK) return status;
 	int error = hr__os()->unmap_fd(pointer(address), count * emu->options.page_bytes);
 	if (error) return hr__os_fail(error, "unmapping %u page%s", count, hr__plural(count));
 	hr__lock_take(&emu->lock);
-	hr__mappings_unmap(&emu->books, address, count);
+	hr__mappings_unmap(&emu->mappings, address, count);
 	hr__lock_release(&emu->lock);
 	return HR_OK;
 }
@@ -436,12 +438,12 @@ static hr_status check_copy(emulated *emu, const hr__queue_command *command, hr_
 	hr_copy_kind kind = command->as.copy.kind;
 	uint64_t bytes = command->as.copy.bytes;
 	hr__lock_take(&emu->lock);
-	if (kind != HR_COPY_TO_DEVICE) status = hr__mappings_access(&emu->books, command->as.copy.from, bytes, "copy from");
+	if (kind != HR_COPY_TO_DEVICE) status = hr__mappings_access(&emu->mappings, command->as.copy.from, bytes, "copy from");
 	if (kind != HR_COPY_TO_HOST && status == HR_OK)
-		status = hr__mappings_access(&emu->books, command->as.copy.to, bytes, "copy to");
+		status = hr__mappings_access(&emu->mappings, command->as.copy.to, bytes, "copy to");
 	*way = kind;
-	if (kind == HR_COPY_ON_DEVICE && hr__mappings_host_page_at(&emu->books, command->as.copy.to)) *way = HR_COPY_TO_HOST;
-	else if (kind == HR_COPY_ON_DEVICE && hr__mappings_host_page_at(&emu->books, command->as.copy.from)) *way = HR_COPY_TO_DEVICE;
+	if (kind == HR_COPY_ON_DEVICE && hr__mappings_host_page_at(&emu->mappings, command->as.copy.to)) *way = HR_COPY_TO_HOST;
+	else if (kind == HR_COPY_ON_DEVICE && hr__mappings_host_page_at(&emu->mappings, command->as.copy.from)) *way = HR_COPY_TO_DEVICE;
 	hr__lock_release(&emu->lock);
 	return status;
 }
@@ -461,7 +463,7 @@ static hr_status run_copy(emulated *emu, const hr__queue_command *command)
 static hr_status run_fill(emulated *emu, const hr__queue_command *command)
 {
 	hr__lock_take(&emu->lock);
-	hr_status status = hr__mappings_access(&emu->books, command->as.fill.address, command->as.fill.bytes, "fill of");
+	hr_status status = hr__mappings_access(&emu->mappings, command->as.fill.address, command->as.fill.bytes, "fill of");
 	hr__lock_release(&emu->lock);
 	if (status != HR_OK) return status;
 	uint64_t end = transfer_end(emu, command->as.fill.bytes, NULL);
@@ -595,9 +597,9 @@ static hr_status emu_stream_synchronize(void *device, hr_native_stream stream)
 
 /* ---- events ---- */
 
-/* Under the lock. */
 static hr_status find_event(const emulated *emu, hr_native_event event, emu_event **out)
 {
+	HR_ASSERT(hr__lock_is_mine(&emu->lock));
 	if (event < 1 || event > emu->event_made || !emu->events[event - 1].live) {
 		return hr__fail(HR_INVALID_ARGUMENT, "the emulated device has no event %llu", (unsigned long long)event);
 	}

@@ -50,7 +50,7 @@ typedef struct sim_event {
 typedef struct simulated {
 	hr__lock lock; /* HR__RANK_DEVICE; guards everything below */
 	hr_simulated_options options;
-	hr__mappings books;
+	hr__mappings mappings;
 	uint64_t plain_bytes;
 	uint64_t next_address;
 	hr__range *released[SIZE_BUCKETS]; /* ranges to reuse, by a hash of their size */
@@ -89,7 +89,7 @@ static hr_status sim_open(void *config, uint32_t index, void **device, hr_backen
 	sim->next_address = FIRST_ADDRESS;
 	sim->stream_live[0] = true;
 	hr__lock_init(&sim->lock, HR__RANK_DEVICE);
-	hr__mappings_init(&sim->books, sim->options.page_bytes);
+	hr__mappings_init(&sim->mappings, sim->options.page_bytes);
 	*caps = (hr_backend_caps){ .total_bytes = sim->options.memory_bytes,
 		                       .page_bytes = sim->options.page_bytes,
 		                       .map_alignment = sim->options.page_bytes ? sim->options.page_bytes : PLAIN_UNIT,
@@ -115,14 +115,14 @@ static void sim_close(void *device)
 			hr__mappings_range_free(range);
 		}
 	}
-	hr__mappings_destroy(&sim->books);
+	hr__mappings_destroy(&sim->mappings);
 	if (sim->events) hr__os()->free(sim->events, sim->event_capacity * sizeof *sim->events);
 	hr__os()->free(sim, sizeof *sim);
 }
 
 static uint64_t used_bytes(const simulated *sim)
 {
-	return sim->plain_bytes + sim->books.page_live * sim->options.page_bytes;
+	return sim->plain_bytes + sim->mappings.page_live * sim->options.page_bytes;
 }
 
 static hr_status sim_memory_info(void *device, uint64_t *free_bytes, uint64_t *total_bytes)
@@ -169,14 +169,14 @@ static void remember(simulated *sim, hr__range *range)
 	*head = range;
 }
 
-/* Under the lock. */
 static hr_status take_range(simulated *sim, uint64_t bytes, uint64_t alignment, hr__range_kind kind, uint64_t *address)
 {
+	HR_ASSERT(hr__lock_is_mine(&sim->lock));
 	hr__range *again, *range;
 	uint64_t base = 0;
 	hr_status status = find_addresses(sim, bytes, alignment, kind, &base, &again);
 	if (status != HR_OK) return status;
-	status = hr__mappings_add(&sim->books, base, bytes, kind, &range);
+	status = hr__mappings_add(&sim->mappings, base, bytes, kind, &range);
 	if (status != HR_OK) {
 		if (again) remember(sim, again);
 		return status;
@@ -190,9 +190,9 @@ static hr_status take_range(simulated *sim, uint64_t bytes, uint64_t alignment, 
 static hr_status give_range(simulated *sim, uint64_t address, uint64_t bytes, hr__range_kind kind)
 {
 	hr__range *range;
-	hr_status status = hr__mappings_whole(&sim->books, address, bytes, kind, &range);
+	hr_status status = hr__mappings_whole(&sim->mappings, address, bytes, kind, &range);
 	if (status != HR_OK) return status;
-	hr__mappings_remove(&sim->books, range);
+	hr__mappings_remove(&sim->mappings, range);
 	remember(sim, range);
 	return HR_OK;
 }
@@ -230,7 +230,7 @@ static hr_status sim_page_create(void *device, hr_page *page)
 	simulated *sim = device;
 	hr__lock_take(&sim->lock);
 	hr_status status = need_room(sim, sim->options.page_bytes);
-	if (status == HR_OK) status = hr__mappings_page_create(&sim->books, page);
+	if (status == HR_OK) status = hr__mappings_page_create(&sim->mappings, page);
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -239,7 +239,7 @@ static hr_status sim_page_destroy(void *device, hr_page page)
 {
 	simulated *sim = device;
 	hr__lock_take(&sim->lock);
-	hr_status status = hr__mappings_page_destroy(&sim->books, page);
+	hr_status status = hr__mappings_page_destroy(&sim->mappings, page);
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -248,7 +248,7 @@ static hr_status sim_map(void *device, uint64_t address, const hr_page *pages, u
 {
 	simulated *sim = device;
 	hr__lock_take(&sim->lock);
-	hr_status status = hr__mappings_map(&sim->books, address, pages, count);
+	hr_status status = hr__mappings_map(&sim->mappings, address, pages, count);
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -257,8 +257,8 @@ static hr_status sim_unmap(void *device, uint64_t address, uint32_t count)
 {
 	simulated *sim = device;
 	hr__lock_take(&sim->lock);
-	hr_status status = hr__mappings_unmap_check(&sim->books, address, count);
-	if (status == HR_OK) hr__mappings_unmap(&sim->books, address, count);
+	hr_status status = hr__mappings_unmap_check(&sim->mappings, address, count);
+	if (status == HR_OK) hr__mappings_unmap(&sim->mappings, address, count);
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -492,11 +492,11 @@ static void spend(simulated *sim, hr_native_stream stream, uint64_t *engine, uin
 
 static hr_status check_copy(const simulated *sim, uint64_t to, uint64_t from, uint64_t bytes, hr_copy_kind kind)
 {
-	hr_status status = kind == HR_COPY_TO_DEVICE ? hr__mappings_host_access(&sim->books, from, bytes, "copy from")
-	                                             : hr__mappings_access(&sim->books, from, bytes, "copy from");
+	hr_status status = kind == HR_COPY_TO_DEVICE ? hr__mappings_host_access(&sim->mappings, from, bytes, "copy from")
+	                                             : hr__mappings_access(&sim->mappings, from, bytes, "copy from");
 	if (status != HR_OK) return status;
-	return kind == HR_COPY_TO_HOST ? hr__mappings_host_access(&sim->books, to, bytes, "copy to")
-	                               : hr__mappings_access(&sim->books, to, bytes, "copy to");
+	return kind == HR_COPY_TO_HOST ? hr__mappings_host_access(&sim->mappings, to, bytes, "copy to")
+	                               : hr__mappings_access(&sim->mappings, to, bytes, "copy to");
 }
 
 static hr_status sim_copy(void *device, uint64_t to, uint64_t from, uint64_t bytes, hr_copy_kind kind, hr_native_stream stream)
@@ -521,7 +521,7 @@ static hr_status sim_fill(void *device, uint64_t address, uint8_t value, uint64_
 	(void)value;
 	hr__lock_take(&sim->lock);
 	hr_status status = check_stream(sim, stream);
-	if (status == HR_OK) status = hr__mappings_access(&sim->books, address, bytes, "fill of");
+	if (status == HR_OK) status = hr__mappings_access(&sim->mappings, address, bytes, "fill of");
 	if (status == HR_OK) spend(sim, stream, NULL, KERNEL_LATENCY_NS + duration(bytes, DEVICE_BYTES_PER_S));
 	hr__lock_release(&sim->lock);
 	return status;
