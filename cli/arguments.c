@@ -143,7 +143,7 @@ static bool check_operands(const hr__command *command, int operands, const char 
 {
 	char problem[256], quoted[HR__QUOTE_BYTES];
 	if (operands > command->most_operands) {
-		snprintf(problem, sizeof problem, "what is %s for? It takes %s", hr__quote(extra, strlen(extra), quoted),
+		snprintf(problem, sizeof problem, "unexpected argument %s; it takes %s", hr__quote(extra, strlen(extra), quoted),
 		         command->most_operands == 0 ? "options only" : command->operands);
 	} else if (operands < command->least_operands) {
 		const char *missing = command->operands; /* without the operands that were given */

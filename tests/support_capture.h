@@ -87,7 +87,7 @@ static inline const char *capture_changes_wrong(const hr__capture *c, unsigned c
 		if (a->site >= c->site_count) return "an allocation's site";
 		uint32_t device = hr__allocation_device(c, change->allocation);
 		uint64_t now = change->frees ? a->end_ns : a->begin_ns;
-		if (now < time || now > c->end_ns) return "time goes back";
+		if (now < time || now > c->end_ns) return "the times are not in order";
 		time = now;
 		if (state[change->allocation] != change->frees) return "allocating and freeing do not alternate";
 		state[change->allocation]++;

@@ -539,7 +539,7 @@ class Views(CommandTest):
 
     def test_a_trace_that_was_cut_says_so(self):
         cut = self.file("cut.hrt", training().bytes()[:-900])
-        self.assertIn("did not end in an orderly way", self.passes("report", cut))
+        self.assertIn("was not closed", self.passes("report", cut))
 
 
 class BadQuestions(CommandTest):

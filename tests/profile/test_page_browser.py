@@ -544,7 +544,7 @@ def check_notes(page):
     """Gaps of a recording are stated at the top: it ended at its size limit, or events were lost."""
     trace = trace_file.Trace()
     trace.event(trace_file.ALLOC, 0, address=1 << 30, bytes=4 << 20, op="a")
-    limit = "The recording ended when its file had reached the limit of its size: what came later is not here."
+    limit = "The recording ended when its file reached its size limit; later events are missing."
     for name, header, notes in (("whole", {}, []), ("limited", {"limited": True}, [limit]), ("lost", {"lost": 1}, ["1 event could not be written while recording."])):
         path = page_of(name, trace, **header)
         page.open(path)

@@ -119,7 +119,7 @@ class Run(Folder):
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("reached its limit of 1048576 bytes", result.stderr)
         self.assertLessEqual(path.stat().st_size, 1 << 20)
-        self.assertIn("ended when its file had reached the limit of its size", run("report", path).stdout)
+        self.assertIn("ended when its file reached its size limit", run("report", path).stdout)
         self.assertIs(json.loads(run("report", path, "--json").stdout)["trace"]["limited"], True)
         for wrong in ("1", "much", "-5"):
             result = run("run", "--trace", self.folder / "u.hrt", "--max-bytes", wrong, "--", "true")

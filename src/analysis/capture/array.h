@@ -43,7 +43,7 @@ static inline hr_status hr__array_grow(hr__array *array)
 	size_t more = array->committed ? array->committed : HR__ARRAY_FIRST;
 	if (more > HR__ARRAY_STEP) more = HR__ARRAY_STEP;
 	if (more > array->reserved - array->committed) more = array->reserved - array->committed;
-	if (array->count >= array->most || !more) return hr__fail(HR_TOO_MANY, "the trace has more than %zu of something", array->most);
+	if (array->count >= array->most || !more) return hr__fail(HR_TOO_MANY, "the trace has more than %zu items of one kind", array->most);
 	int error = hr__os()->commit(array->base + array->committed, more);
 	if (error) return hr__os_fail(error, "reading a trace");
 	array->committed += more;

@@ -738,7 +738,7 @@ static hr_status make_arrays(capture_reading *r)
 		[TENSOR_ENDS] = { sizeof(uint32_t), summary->events },
 		[STREAMS] = { sizeof(hr_stream), HR__STREAMS_MAX },
 	};
-	if (summary->events > HR__NONE / 4) return hr__fail(HR_TOO_MANY, "the trace has %llu events; at most 2^30 can be looked at in one go",
+	if (summary->events > HR__NONE / 4) return hr__fail(HR_TOO_MANY, "the trace has %llu events; at most 2^30 can be read at once",
 		                                                (unsigned long long)summary->events);
 	hr_status status = HR_OK;
 	for (int i = 0; i < ARRAYS && !status; i++) status = hr__array_init(&r->arrays[i], plan[i].item_bytes, plan[i].most);

@@ -18,7 +18,7 @@ static hr_status grow(hr__slots *slots)
 {
 	uint64_t old = slots->slots ? (uint64_t)slots->mask + 1 : 0, count = old ? old * 2 : FIRST_SLOTS;
 	void *memory;
-	if (count > UINT32_MAX) return hr__fail(HR_TOO_MANY, "the trace has more than 2^31 of something");
+	if (count > UINT32_MAX) return hr__fail(HR_TOO_MANY, "the trace has more than 2^31 items of one kind");
 	int error = hr__os()->alloc((size_t)count * sizeof(hr__finder_slot), &memory);
 	if (error) return hr__os_fail(error, "reading a trace");
 	for (uint64_t i = 0; i < old; i++)

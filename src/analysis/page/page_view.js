@@ -356,8 +356,8 @@ function fillTiles() {
 
 function fillNotes() {
 	const notes = [];
-	if (!capture.complete) notes.push('The recording was not ended in an orderly way: this is what was written until then.');
-	if (capture.limited) notes.push('The recording ended when its file had reached the limit of its size: what came later is not here.');
+	if (!capture.complete) notes.push('The recording was not closed; events up to its end are shown.');
+	if (capture.limited) notes.push('The recording ended when its file reached its size limit; later events are missing.');
 	if (capture.lost) notes.push(`${plural(capture.lost, 'event')} could not be written while recording.`);
 	if (capture.skipped) notes.push(`${plural(capture.skipped, 'event')} made no sense and ${capture.skipped === 1 ? 'is' : 'are'} left out.`);
 	if (capture.otherNames) notes.push(`There are more names than are kept apart; those of ${formatCount(capture.otherNames)} allocations and ops are shown as (other).`);

@@ -120,7 +120,7 @@ static hr_status get_bytes_left(hr__trace_reader *r, uint64_t offset, size_t *le
 
 static hr_status check_header(const hr__trace_reader *r, const hr__trace_header *h)
 {
-	if (memcmp(h->magic, HR__TRACE_MAGIC, sizeof(h->magic)) != 0) return bad(0, "it does not begin like one");
+	if (memcmp(h->magic, HR__TRACE_MAGIC, sizeof(h->magic)) != 0) return bad(0, "it does not begin with the signature of a trace");
 	if (h->major == 0) return bad(8, "there is no version 0");
 	if (h->major > HR__TRACE_MAJOR) {
 		return hr__fail(HR_TOO_NEW, "the trace has version %u.%u; this program reads up to %d", h->major, h->minor,
@@ -177,7 +177,7 @@ static hr_status add_block(hr__trace_reader *r, const hr__trace_block *h, const 
 	if (h->lane > r->lanes.count) return bad(b->offset + 8, "the lane comes before the one with the number below it");
 	if (h->thread >= HR__TRACE_THREADS_MAX) return bad(b->offset + 12, "the number of a thread is not below 2^20");
 	if (h->sequence != (known ? known->count : 0)) return bad(b->offset + 16, "a block of the lane is missing or comes twice");
-	if (known && b->first_time < known->end_time) return bad(b->offset + 24, "time goes back");
+	if (known && b->first_time < known->end_time) return bad(b->offset + 24, "the times are not in order");
 	if (r->blocks.count >= NONE) return hr__fail(HR_TOO_MANY, "the trace has more than 2^32 blocks");
 	if (!known) {
 		lane fresh = { .first = index, .last = index, .current = NONE };
@@ -242,14 +242,14 @@ static hr_status check_block(const hr__trace_reader *r, const hr__trace_block *h
 {
 	uint32_t magic = hr__load_relaxed(&h->magic);
 	*is_used = magic == HR__TRACE_BLOCK_MAGIC && h->type < HR__BLOCK_SKIPPABLE;
-	if (magic != 0 && magic != HR__TRACE_BLOCK_MAGIC) return bad(offset, "there should be a block");
+	if (magic != 0 && magic != HR__TRACE_BLOCK_MAGIC) return bad(offset, "expected a block");
 	if (!*is_used) return HR_OK;
 	if (h->type != HR__BLOCK_RECORDS) {
 		return hr__fail(HR_TOO_NEW, "the trace has a block of type %u at byte %llu, which this program does not know", h->type,
 		                (unsigned long long)offset);
 	}
 	if (hr__load_relaxed(&h->committed) > r->block_size - BLOCK_HEADER)
-		return bad(offset + 32, "the block is fuller than it is large");
+		return bad(offset + 32, "the block uses more bytes than it has");
 	return HR_OK;
 }
 

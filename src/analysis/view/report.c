@@ -476,8 +476,8 @@ static void write_warnings(const hr__profile *p, hr__text_out *out)
 	const char *missing = hr__view_missing(c, p->options.view);
 	uint64_t unknown = count_unknown_frees(c);
 	char count[32], line[128];
-	if (!c->complete) hr__text_paragraph(out, "The recording did not end in an orderly way; what there is up to then is shown.");
-	if (c->limited) hr__text_paragraph(out, "The recording ended when its file had reached the limit of its size; later events are missing.");
+	if (!c->complete) hr__text_paragraph(out, "The recording was not closed; events up to its end are shown.");
+	if (c->limited) hr__text_paragraph(out, "The recording ended when its file reached its size limit; later events are missing.");
 	snprintf(line, sizeof line, "%s event%s lost while recording: sums can be off.", hr__format_count(c->lost, count, sizeof count),
 	         c->lost == 1 ? " was" : "s were");
 	if (c->lost) hr__text_paragraph(out, line);
