@@ -12,7 +12,7 @@
 #include "headroom.h"
 #include "core/base/shared.h"
 
-struct hr__upper;
+struct hr__lms_hooks;
 struct hr__leaks;
 
 typedef struct hr__hooks {
@@ -23,7 +23,7 @@ typedef struct hr__hooks {
 	void (*record_forget)(void);
 
 	/* core/lms: what memory asks of the layer that has tensors (core/memory/allocator.h). */
-	_Atomic(const struct hr__upper *) lms;
+	_Atomic(const struct hr__lms_hooks *) lms;
 
 	/* Called by core/lms before the event of a step's begin and after the event of its end, with the id of the allocator and the number of the
 	 * step, and no lock held. Steps of several allocators may overlap; those of one allocator do not. */

@@ -18,7 +18,7 @@ static void closing(hr__allocator *allocator)
 	hr__lms_close(hr__load_acquire(&allocator->lms));
 }
 
-static bool leaves(hr__allocator *allocator, uint64_t *room, uint64_t *apart)
+static bool get_evictable(hr__allocator *allocator, uint64_t *room, uint64_t *apart)
 {
 	hr__lms *lms = hr__load_acquire(&allocator->lms);
 	*room = lms && lms->host ? hr__host_room(lms->host) : UINT64_MAX;
@@ -33,7 +33,7 @@ static bool leaves(hr__allocator *allocator, uint64_t *room, uint64_t *apart)
 	return lms->enabled;
 }
 
-static uint64_t moves(const hr__pressure *pressure, hr__moving *how)
+static uint64_t bytes_to_move(const hr__pressure *pressure, hr__moving *how)
 {
 	hr__lms *lms = hr__load_acquire(&pressure->allocator->lms);
 	if (!lms) return UINT64_MAX;
@@ -57,14 +57,14 @@ static void forget(void)
 	hr__lms_policy_forget();
 }
 
-static const hr__upper hooks = { .reclaim = hr__reclaim,
+static const hr__lms_hooks hooks = { .reclaim = hr__reclaim,
 	                             .stats = hr__lms_stats_add,
 	                             .reset = hr__lms_stats_reset,
 	                             .in_use = in_use,
 	                             .closing = closing,
-	                             .may_leave = hr__tensor_is_evictable,
-	                             .leaves = leaves,
-	                             .moves = moves,
+	                             .is_evictable = hr__tensor_is_evictable,
+	                             .get_evictable = get_evictable,
+	                             .bytes_to_move = bytes_to_move,
 	                             .leaks = hr__lms_leaks,
 	                             .shutdown = shut_down,
 	                             .forget = forget };

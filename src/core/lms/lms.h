@@ -82,7 +82,7 @@ typedef struct hr__stall {
 
 /* State at the start of a step (step_peak.c). */
 typedef struct hr__step_start {
-	hr__level level;
+	hr__memory_summary level;
 	int64_t resident, out, evictions;
 } hr__step_start;
 

@@ -10,7 +10,7 @@
 
 static hr__step_start look(hr__lms *lms)
 {
-	return (hr__step_start){ .level = hr__stats_level(lms->allocator),
+	return (hr__step_start){ .level = hr__stats_summarize(lms->allocator),
 		                     .resident = hr__load_relaxed(&lms->resident),
 		                     .out = hr__load_relaxed(&lms->stats.bytes_out_now),
 		                     .evictions = hr__load_relaxed(&lms->stats.num_evictions) };
@@ -34,6 +34,6 @@ void hr__step_peak_end(hr__lms *lms)
 	if (now.level.refused != start.level.refused) return;
 	bool evicted = start.out || now.evictions != start.evictions;
 	int64_t others = start.level.in_use > start.resident ? start.level.in_use - start.resident : 0;
-	if (evicted) hr__step_peak_note(lms->allocator, others + hr__load_relaxed(&lms->peak_live));
-	else if (now.level.peak > start.level.peak) hr__step_peak_note(lms->allocator, now.level.peak);
+	if (evicted) hr__stats_note_step_peak(lms->allocator, others + hr__load_relaxed(&lms->peak_live));
+	else if (now.level.peak > start.level.peak) hr__stats_note_step_peak(lms->allocator, now.level.peak);
 }

@@ -90,8 +90,8 @@ static void forget_in_child(void)
 		hr__store_relaxed(&registry.slots[slot], NULL);
 	}
 	hr__lock_init(&registry.lock, HR__RANK_REGISTRY);
-	const hr__upper *upper = hr__load_relaxed(&hr__hooks_table.lms);
-	if (upper) upper->forget();
+	const hr__lms_hooks *lms_hooks = hr__load_relaxed(&hr__hooks_table.lms);
+	if (lms_hooks) lms_hooks->forget();
 	hr__reports_forget();
 	hr__log_slots_forget();
 	hr__hooks_table.record_forget();
@@ -144,7 +144,7 @@ void hr__request_refuse(hr__allocator *allocator, const hr_request *request, con
 	if (status == HR_OUT_OF_MEMORY && hr__load_relaxed(&allocator->reports)) hr__report_make(allocator, judged);
 }
 
-void hr__retry(bool on)
+void hr__request_retry(bool on)
 {
 	hr__thread_state *thread = hr__thread_get();
 	if (thread) thread->retries = on;
@@ -507,19 +507,19 @@ static void delist(hr__allocator *allocator)
 static hr_status close_handle(hr_allocator handle, bool even_in_use)
 {
 	hr_status status = HR_OK;
-	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
+	const hr__lms_hooks *lms_hooks = hr__load_acquire(&hr__hooks_table.lms);
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	if (!allocator) return status;
-	if (upper && hr__load_acquire(&allocator->lms) && !allocator->is_default) {
-		status = even_in_use ? HR_OK : upper->in_use(allocator);
+	if (lms_hooks && hr__load_acquire(&allocator->lms) && !allocator->is_default) {
+		status = even_in_use ? HR_OK : lms_hooks->in_use(allocator);
 		if (!status && !even_in_use) { /* a refused close must leave the tensors' context intact */
 			hr__lock_take(&registry.lock);
 			status = still_in_use(allocator);
 			hr__lock_release(&registry.lock);
 		}
 		if (!status) {
-			hr__stats_keep_tensors(allocator, upper);
-			upper->closing(allocator);
+			hr__stats_keep_tensors(allocator, lms_hooks);
+			lms_hooks->closing(allocator);
 		}
 	}
 	if (status) return status;
@@ -569,9 +569,9 @@ hr_status hr_shutdown(void)
 		hr__devices_forget();
 		return HR_OK;
 	}
-	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
-	if (upper) upper->leaks(&leaks);
-	if (upper) upper->shutdown();
+	const hr__lms_hooks *lms_hooks = hr__load_acquire(&hr__hooks_table.lms);
+	if (lms_hooks) lms_hooks->leaks(&leaks);
+	if (lms_hooks) lms_hooks->shutdown();
 	hr_status status = hr__hooks_table.record_end();
 	if (hr__trace_is_open()) status = hr__trace_close();
 	hr__allocator *allocator;

@@ -50,7 +50,7 @@
 typedef struct hr__allocator hr__allocator;
 typedef struct hr__shard hr__shard;
 typedef struct hr__thread_state hr__thread_state;
-typedef struct hr__upper hr__upper;
+typedef struct hr__lms_hooks hr__lms_hooks;
 
 enum hr__kind { HR__KIND_BFC = 1, HR__KIND_DIRECT, HR__KIND_CUSTOM };
 
@@ -140,7 +140,7 @@ struct hr__thread_state {
 	                         * Written by this thread, and by the start of a recording */
 	hr_name op, scope;    /* current op and scope (context.c) */
 	uint32_t name_depth;
-	bool retries;         /* failures were reported already (hr__retry) */
+	bool retries;         /* failures were reported already (hr__request_retry) */
 	hr_name names[HR__NAME_SCOPES_MAX]; /* the path outside each open name scope */
 	hr__cache *caches[HR__ALLOCATORS_MAX];
 	hr__scope_frame scopes[HR__SCOPES_MAX];
@@ -269,7 +269,7 @@ struct hr__allocator {
 	hr__atomic_u64 map_ns;    /* time spent mapping and unmapping pages, by the device's clock */
 	hr__atomic_u64 map_pages; /* number of pages mapped */
 	hr__atomic_i64 away; /* blocks freed quietly and not yet allocated again: evicted tensors */
-	hr__atomic_i64 step_peak; /* most bytes that a step needed at once (hr__step_peak_note); 0 = not known */
+	hr__atomic_i64 step_peak; /* most bytes that a step needed at once (hr__stats_note_step_peak); 0 = not known */
 	hr__atomic_i64 spans, span_bytes; /* number and bytes of spans (span.c) that have memory; changed under the lock of shard 0 */
 	/* counts of the caches of threads that ended; written under caches_lock */
 	hr__atomic_i64 past_allocs, past_frees, past_requested, past_largest, past_total;
@@ -303,10 +303,10 @@ hr_status hr__request_read(const char *call, const hr_request *request, hr_reque
 hr_status hr__request_check(const hr__allocator *allocator, const hr_request *request);
 hr_status hr__request_count_refusal(hr__allocator *allocator, hr_status status); /* counts a refused request; returns status */
 /* Handles a failed request: writes it to the recording, counts it and, if memory was lacking, reports it. The verdict is about
- * [judged]. Does nothing while the thread retries a refused request (hr__retry). */
+ * [judged]. Does nothing while the thread retries a refused request (hr__request_retry). */
 void hr__request_refuse(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status);
-/* hr__retry(true): the calling thread's requests retry a refused one until hr__retry(false). */
-void hr__retry(bool on);
+/* hr__request_retry(true): the calling thread's requests retry a refused one until hr__request_retry(false). */
+void hr__request_retry(bool on);
 
 /* shards (allocator.c) */
 hr_status hr__shard_open(hr__shard *shard); /* with caches_lock held, or before the allocator is visible to other threads */
@@ -422,16 +422,16 @@ void hr__usages_reset(void);
 /* Adds the allocator's counts to those of its device. Its remaining blocks count as freed. With the registry's lock held. */
 void hr__stats_keep_counts(hr__allocator *allocator);
 /* Keeps the counts of the allocator's tensors, whose context is about to close. Without locks. */
-void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper);
+void hr__stats_keep_tensors(hr__allocator *allocator, const hr__lms_hooks *lms_hooks);
 /* Bytes in use and their peak, as in hr_stats, and requests refused since the allocator was created. Cheaper than the full
  * statistics. Without locks, or under locks of a rank below HR__RANK_CACHES. */
-typedef struct hr__level {
+typedef struct hr__memory_summary {
 	int64_t in_use, peak, refused;
-} hr__level;
-hr__level hr__stats_level(hr__allocator *allocator);
+} hr__memory_summary;
+hr__memory_summary hr__stats_summarize(hr__allocator *allocator);
 /* Notes that a step whose requests were all met needed [bytes] at once. The highest value is kept for the verdict on a later
  * request. Without locks. */
-void hr__step_peak_note(hr__allocator *allocator, int64_t bytes);
+void hr__stats_note_step_peak(hr__allocator *allocator, int64_t bytes);
 
 /* the limit (limit.c) */
 /* Memory from the device is accounted in two stages. hr__limit_claim fails if it would pass the limit. hr__limit_hold follows once
@@ -486,7 +486,7 @@ typedef struct hr__moving {
 	uint64_t budget; /* limit on bytes moved for one request; 0 = no limit */
 } hr__moving;
 
-struct hr__upper {
+struct hr__lms_hooks {
 	/* Makes room by evicting tensors. HR_OK: the request should be retried, and a success counts under *source. HR_NOT_READY: no
 	 * tensor is left to evict. Anything else: eviction failed, and the message says why. Without locks. */
 	hr_status (*reclaim)(const hr__pressure *pressure, enum hr__alloc_source *source);
@@ -499,13 +499,13 @@ struct hr__upper {
 	void (*closing)(hr__allocator *allocator);
 	/* Whether the tensor [owner] (hr__block_own) could be evicted, supposing that eviction is on. With the lock of the shard that
 	 * holds its block, which keeps the tensor from being destroyed. */
-	bool (*may_leave)(uint32_t owner);
+	bool (*is_evictable)(uint32_t owner);
 	/* Whether tensors of the allocator are evicted automatically. *room gets the bytes that the host can take, *apart the bytes of
 	 * pages in no region whose tensors could be evicted. Of this layer's locks, only hr__report_lock may be held. */
-	bool (*leaves)(hr__allocator *allocator, uint64_t *room, uint64_t *apart);
+	bool (*get_evictable)(hr__allocator *allocator, uint64_t *room, uint64_t *apart);
 	/* Bytes of tensors that would have to move on the device to give the request contiguous free memory; UINT64_MAX when moving
 	 * does not help. Tensors are claimed meanwhile, but not moved. Of this layer's locks, only hr__report_lock may be held. */
-	uint64_t (*moves)(const hr__pressure *pressure, hr__moving *how);
+	uint64_t (*bytes_to_move)(const hr__pressure *pressure, hr__moving *how);
 	void (*leaks)(hr__leaks *leaks); /* adds the existing tensors. Without locks */
 	void (*shutdown)(void); /* before everything is closed */
 	void (*forget)(void);   /* in the child after fork */

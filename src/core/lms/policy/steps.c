@@ -195,7 +195,7 @@ static void begin_step(hr__lms *lms)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
-	int64_t in_use = hr__stats_level(lms->allocator).in_use;
+	int64_t in_use = hr__stats_summarize(lms->allocator).in_use;
 	hr__lock_take(&lms->lock);
 	uint64_t mapping = hr__blocks_map_ns(lms->allocator), spent = mapping - learned->mapping;
 	learned->mapping = mapping;

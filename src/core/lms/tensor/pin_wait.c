@@ -44,9 +44,9 @@ hr_status hr__pin_wait_for_room(hr__lms *lms, const hr_pin *pins, size_t count, 
 		}
 		bool quiet = nothing_pinned_or_moving(lms);
 		uint64_t seen = hr__load_acquire(&lms->changes) - hr__lms_changes_of_thread();
-		hr__retry(true); /* only the first attempt is reported */
+		hr__request_retry(true); /* only the first attempt is reported */
 		status = hr__pin_all_or_none(lms, pins, count, stream);
-		hr__retry(false);
+		hr__request_retry(false);
 		if (status != HR_OUT_OF_MEMORY) break;
 		seen += hr__lms_changes_of_thread(); /* its own changes are nothing new */
 		if (quiet && nothing_pinned_or_moving(lms) && hr__load_acquire(&lms->changes) == seen) break;

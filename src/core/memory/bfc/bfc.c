@@ -266,13 +266,13 @@ static void reclaim(struct attempt *attempt, hr_stream stream)
 {
 	hr__allocator *allocator = attempt->shard->allocator;
 	HR_ASSERT(hr__lock_is_mine(&attempt->shard->lock) && !attempt->id);
-	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
-	if (!upper || !hr__load_acquire(&allocator->lms) || attempt->size > allocator->limit) return;
+	const hr__lms_hooks *lms_hooks = hr__load_acquire(&hr__hooks_table.lms);
+	if (!lms_hooks || !hr__load_acquire(&allocator->lms) || attempt->size > allocator->limit) return;
 	hr__pressure pressure = { .allocator = allocator, .size = attempt->size, .alignment = attempt->alignment, .stream = stream };
 	enum hr__alloc_source source, last = HR__SOURCE_FULL_RECLAIM;
 	for (; !attempt->id; pressure.round++) {
 		hr__lock_release(&attempt->shard->lock);
-		hr_status status = upper->reclaim(&pressure, &source);
+		hr_status status = lms_hooks->reclaim(&pressure, &source);
 		if (status && status != HR_NOT_READY && !attempt->error) {
 			attempt->error = status;
 			snprintf(attempt->message, sizeof attempt->message, "%s", hr_last_message());

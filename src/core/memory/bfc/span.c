@@ -205,12 +205,12 @@ static hr_status trim_and_map(hr__span *span, const struct clearing *clearing, h
 static hr_status reclaim_and_map(hr__span *span, hr_stream stream, const struct clearing *clearing, enum hr__alloc_source *source,
                                  hr_status *error)
 {
-	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
+	const hr__lms_hooks *lms_hooks = hr__load_acquire(&hr__hooks_table.lms);
 	hr__pressure pressure = { .allocator = span->allocator, .stream = stream, .pages = true };
-	if (!upper || !hr__load_acquire(&span->allocator->lms)) return HR_NOT_READY;
+	if (!lms_hooks || !hr__load_acquire(&span->allocator->lms)) return HR_NOT_READY;
 	for (;; pressure.round++) {
 		pressure.size = missing(span);
-		hr_status found = upper->reclaim(&pressure, source);
+		hr_status found = lms_hooks->reclaim(&pressure, source);
 		if (found && found != HR_NOT_READY) return found;
 		/* Also when there was nothing to evict: another thread's request may have evicted tensors since the last attempt and left
 		 * free pages. */

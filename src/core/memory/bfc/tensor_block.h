@@ -32,7 +32,7 @@ void hr__block_forget(hr__allocator *allocator);
 /* Size of the block at [address]; 0 if there is none. *room (may be NULL) gets the size including the free chunks beside it. */
 HR__SHARED uint64_t hr__block_bytes(hr__allocator *allocator, uint64_t address, uint64_t *room);
 
-/* Sets the owner of a block: [owner], not 0, is the argument of hr__upper.may_leave. */
+/* Sets the owner of a block: [owner], not 0, is the argument of hr__lms_hooks.is_evictable. */
 void hr__block_own(hr__allocator *allocator, uint64_t address, uint32_t owner);
 
 /* Bytes of whole pages that would be free without the block at [address], counting the free chunks beside it. Only on devices with

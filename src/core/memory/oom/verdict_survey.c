@@ -335,10 +335,10 @@ void hr__survey_sliding(hr__judgement *j)
 
 void hr__survey_defrag(hr__judgement *j)
 {
-	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
+	const hr__lms_hooks *lms_hooks = hr__load_acquire(&hr__hooks_table.lms);
 	hr__pressure pressure = { .allocator = j->allocator, .size = j->size, .alignment = j->alignment, .trimmed = true,
 		                      .room = hr__judgement_room(j) };
-	j->defragged = upper && hr__load_acquire(&j->allocator->lms) ? upper->moves(&pressure, &j->moving) : HR__NOT_FOUND;
+	j->defragged = lms_hooks && hr__load_acquire(&j->allocator->lms) ? lms_hooks->bytes_to_move(&pressure, &j->moving) : HR__NOT_FOUND;
 }
 
 /* ---- eviction ---- */
@@ -380,11 +380,11 @@ uint64_t hr__survey_eviction(hr__judgement *j)
 {
 	hr__allocator *allocator = j->allocator;
 	uint64_t there = hr__verdict_sum(j->trimmed.free, hr__judgement_room(j)), missing = j->size > there ? j->size - there : 1;
-	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
+	const hr__lms_hooks *lms_hooks = hr__load_acquire(&hr__hooks_table.lms);
 	j->evictable = 0;
 	j->evicting = HR__NOT_FOUND;
-	if (!upper || !hr__load_acquire(&allocator->lms)) return HR__NOT_FOUND;
-	j->lms = upper->leaves(allocator, &j->host_room, &j->evictable);
+	if (!lms_hooks || !hr__load_acquire(&allocator->lms)) return HR__NOT_FOUND;
+	j->lms = lms_hooks->get_evictable(allocator, &j->host_room, &j->evictable);
 	uint64_t apart = j->evictable;
 	for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) evict_along(j, slot);
 	if (!j->evictable || j->evicting != HR__NOT_FOUND) return j->evicting;

@@ -145,9 +145,9 @@ static hr__chunk_id find(const hr__chunk *chunks, hr__chunk_id id, uint64_t addr
 
 static bool is_evictable(const hr__region_walk *region_walk, const hr__chunk *chunk)
 {
-	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
+	const hr__lms_hooks *lms_hooks = hr__load_acquire(&hr__hooks_table.lms);
 	if (!region_walk->tensors || hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE || !chunk->owner) return false;
-	return upper && upper->may_leave(chunk->owner);
+	return lms_hooks && lms_hooks->is_evictable(chunk->owner);
 }
 
 /* One hold: reads up to HR__VISIT_MAX pieces. */

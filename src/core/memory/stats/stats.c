@@ -164,8 +164,8 @@ static void count(hr__allocator *allocator, hr_stats *stats)
 	stats->num_live_at_reset = hr__load_relaxed(&allocator->base_live);
 	stats->peak_error_bytes = hr__load_relaxed(&allocator->peak_error);
 	stats->num_regions = hr__load_relaxed(&allocator->region_total);
-	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
-	if (upper && hr__load_acquire(&allocator->lms)) upper->stats(allocator, stats);
+	const hr__lms_hooks *lms_hooks = hr__load_acquire(&hr__hooks_table.lms);
+	if (lms_hooks && hr__load_acquire(&allocator->lms)) lms_hooks->stats(allocator, stats);
 	hr__lock_release(&allocator->caches_lock);
 }
 
@@ -193,10 +193,10 @@ hr_status hr_allocator_get_stats(hr_allocator handle, hr_stats *stats)
 	return HR_OK;
 }
 
-hr__level hr__stats_level(hr__allocator *allocator)
+hr__memory_summary hr__stats_summarize(hr__allocator *allocator)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_CACHES));
-	hr__level level = { 0 };
+	hr__memory_summary level = { 0 };
 	hr__lock_take(&allocator->caches_lock);
 	hr__meters_in_use(allocator, &level.in_use, &level.peak);
 	HR__EACH_SHARD(allocator, shard) level.refused += hr__load_relaxed(&shard->stats.failed);
@@ -211,7 +211,7 @@ static void max_of_threads(hr__atomic_i64 *to, int64_t value)
 	while (seen < value && !hr__cas_acq_rel(to, &seen, value)) {}
 }
 
-void hr__step_peak_note(hr__allocator *allocator, int64_t bytes)
+void hr__stats_note_step_peak(hr__allocator *allocator, int64_t bytes)
 {
 	HR_ASSERT(bytes >= 0);
 	max_of_threads(&allocator->step_peak, bytes);
@@ -352,8 +352,8 @@ static void reset_one(hr__allocator *allocator, void *context)
 	hr__store_relaxed(&allocator->peak_error, several ? (int64_t)meters * HR__SLACK : 0);
 	memset(&allocator->closed, 0, sizeof allocator->closed);
 	hr__store_relaxed(&allocator->peak_reserved, hr__load_relaxed(&allocator->reserved));
-	const hr__upper *upper = hr__load_acquire(&hr__hooks_table.lms);
-	if (upper && hr__load_acquire(&allocator->lms)) upper->reset(allocator);
+	const hr__lms_hooks *lms_hooks = hr__load_acquire(&hr__hooks_table.lms);
+	if (lms_hooks && hr__load_acquire(&allocator->lms)) lms_hooks->reset(allocator);
 	hr__lock_release(allocator->meter_lock);
 	hr__shards_unlock(allocator);
 	hr__caches_start(allocator);
@@ -377,12 +377,12 @@ hr_status hr_reset_memory_stats(const char *device_name)
 
 /* ---- closing allocators ---- */
 
-void hr__stats_keep_tensors(hr__allocator *allocator, const hr__upper *upper)
+void hr__stats_keep_tensors(hr__allocator *allocator, const hr__lms_hooks *lms_hooks)
 {
 	hr_stats counted;
 	hr_stats_init(&counted);
 	hr__lock_take(&allocator->caches_lock);
-	upper->stats(allocator, &counted);
+	lms_hooks->stats(allocator, &counted);
 	add_counts(&allocator->closed, &counted);
 	hr__lock_release(&allocator->caches_lock);
 }
