@@ -201,9 +201,12 @@ static void test_stack_has_no_more_frames_than_asked_for(void)
 	const char *path = path_of("depth.hrt");
 	hr__event event;
 	open_allocator(false);
+	CHECK_EQ(hr_trace_get_stack_depth(), 0);
 	start(path, "2");
+	CHECK_EQ(hr_trace_get_stack_depth(), 2);
 	give(stacks_outer(1000));
 	CHECK_STATUS(HR_OK, hr_trace_stop());
+	CHECK_EQ(hr_trace_get_stack_depth(), 0);
 	CHECK_EQ(read_events(path, HR__EVENT_ALLOC, &event, 1), 1);
 	CHECK_EQ(CHECK_STACK(event.stack, "stacks_inner", "stacks_middle"), 2);
 	hr_shutdown();

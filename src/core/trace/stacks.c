@@ -202,6 +202,11 @@ void hr__stacks_restore(hr__stacks_before before)
 	self.is_replaced = before.is_replaced;
 }
 
+uint32_t hr_trace_get_stack_depth(void)
+{
+	return hr__stacks_depth();
+}
+
 hr_stack hr_stack_set(hr_stack stack)
 {
 	hr_stack before = self.set;
