@@ -1,5 +1,6 @@
 /* test_drive.c - schedules, and driving them through the tensor API: the schedule agrees with the trace; on the emulated device every
  * op finds the contents written for it, with half the memory, whatever steps are played in whatever order. */
+#include "fixture.h"
 #include "plan/forecast.h"
 #include "test.h"
 
@@ -173,22 +174,9 @@ static struct {
 
 static void set_stage_of_pages(const char *policy, uint64_t limit, uint64_t page)
 {
-	hr_emulated_options emulated;
-	hr_allocator_options options;
-	hr_lms_options lms;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 64 * MIB;
-	emulated.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &stage.device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
-	CHECK_STATUS(HR_OK, hr_allocator_create(stage.device, &options, &stage.allocator));
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
-	lms.policy = policy;
-	CHECK_STATUS(HR_OK, hr_lms_configure(stage.allocator, &lms));
+	stage.device = fixture_emulated(64 * MIB, page, 0);
+	stage.allocator = fixture_allocator(stage.device, limit);
+	fixture_lms(stage.allocator, policy, 0);
 	stage.bytes = malloc(4 * MIB);
 }
 
@@ -199,8 +187,7 @@ static void set_stage(const char *policy, uint64_t limit)
 
 static void strike_stage(void)
 {
-	hr_lms_stats stats = { .struct_size = sizeof stats };
-	CHECK_STATUS(HR_OK, hr_lms_get_stats(stage.allocator, &stats));
+	hr_lms_stats stats = fixture_lms_stats(stage.allocator);
 	CHECK_EQ(stats.num_tensors, 0);
 	CHECK_EQ(stats.num_pins, 0);
 	CHECK_STATUS(HR_OK, hr_allocator_destroy(stage.allocator));

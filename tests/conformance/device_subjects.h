@@ -9,6 +9,7 @@
 #ifndef HR_TESTS_DEVICE_SUBJECTS_H
 #define HR_TESTS_DEVICE_SUBJECTS_H
 
+#include "fixture.h"
 #include "core/base/checked.h"
 #include "core/device/backends/cuda_driver.h"
 #include "core/device/internal.h"
@@ -84,11 +85,7 @@ static void set_up_emulated_link(void)
 
 static void set_up_simulated(uint64_t memory_bytes, uint64_t page_bytes)
 {
-	hr_simulated_options options;
-	hr_simulated_options_init(&options);
-	options.memory_bytes = memory_bytes;
-	options.page_bytes = page_bytes;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
+	fixture_configure_simulated(memory_bytes, page_bytes);
 }
 
 static void set_up_simulated_small(void)

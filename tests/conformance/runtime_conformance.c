@@ -3,6 +3,7 @@
  *
  * The host cannot access the memory of a card: there each op works on copies, and the tensors that are evicted and restored are
  * those of the card. */
+#include "fixture.h"
 #include "conformance/device_subjects.h"
 #include "headroom.h"
 #include "headroom_runtime.h"
@@ -47,17 +48,11 @@ static hr_session open_on(const char *name, hr_allocator allocator)
 /* [limit] 0: all memory of the device. */
 static hr_allocator make_allocator(const char *name, uint64_t limit)
 {
-	hr_allocator_options options;
-	hr_lms_options lms;
 	hr_device on;
-	hr_allocator allocator;
 	CHECK_STATUS(HR_OK, hr_device_find(name, &on));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
-	CHECK_STATUS(HR_OK, hr_allocator_create(on, &options, &allocator));
+	hr_allocator allocator = fixture_allocator(on, limit);
 	if (!limit) return allocator;
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
+	hr_lms_options lms = fixture_lms_options(NULL, 0);
 	lms.verify = true;
 	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms));
 	return allocator;

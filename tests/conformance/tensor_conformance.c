@@ -2,6 +2,7 @@
  *
  * Contents are written and read by the device alone: by copies, and by a kernel if the device runs any. While a tensor is evicted,
  * other blocks use and overwrite its memory, so that stale bytes cannot be mistaken for restored ones. */
+#include "fixture.h"
 #include "../../bench/gpu_kernel.h"
 #include "conformance/allocator_subjects.h"
 #include "headroom_lms.h"
@@ -19,12 +20,9 @@ static void skip_here(const char *why)
 static bool open_tensors(uint64_t limit, hr_lms_safety safety, bool verify)
 {
 	hr_allocator_options options = options_of("bfc");
-	hr_lms_options lms;
 	if (limit) options.limit_bytes = limit;
 	open_with(&options);
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
-	lms.policy = "lru";
+	hr_lms_options lms = fixture_lms_options("lru", 0);
 	lms.safety = safety;
 	lms.verify = verify;
 	hr_status status = hr_lms_configure(here.allocator, &lms);
@@ -48,8 +46,7 @@ static hr_tensor tensor_of(uint64_t bytes, bool fixed)
 
 static hr_tensor_state state_of(hr_tensor tensor)
 {
-	hr_tensor_info info = { .struct_size = sizeof info };
-	CHECK_STATUS(HR_OK, hr_tensor_get_info(tensor, &info));
+	hr_tensor_info info = fixture_tensor_info(tensor);
 	return info.state;
 }
 

@@ -1,6 +1,7 @@
 /* test_close_to_bound.c - the recorded training steps of traces/ with less memory than they need, in virtual time, so that times
  * can be asserted: the distance of a step from the bound that no plan can beat, the bytes moved, the copies hidden behind compute,
  * and the cost of a step that differs. `headroom plan` prints the same numbers (cli/forecast.h), and so does bench/lms. */
+#include "fixture.h"
 #include "../../bench/lms_fewest.h"
 #include "core/base/checked.h"
 #include "core/device/device.h"
@@ -166,9 +167,6 @@ static hr_status on_step(void *context, size_t play_number)
 static void play_parts(const char *policy, uint32_t percent, const uint32_t *parts, double *ms)
 {
 	hr_simulated_options simulated;
-	hr_allocator_options options;
-	hr_lms_options lms;
-	hr_allocator allocator;
 	hr__drive_result result;
 	hr_status status;
 	hr_simulated_options_init(&simulated);
@@ -178,14 +176,8 @@ static void play_parts(const char *policy, uint32_t percent, const uint32_t *par
 	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &stage.handle));
 	stage.device = hr__device_of(stage.handle, &status);
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit_of(percent);
-	CHECK_STATUS(HR_OK, hr_allocator_create(stage.handle, &options, &allocator));
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
-	lms.policy = policy;
-	lms.host_limit = UINT64_C(1) << 40;
-	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms));
+	hr_allocator allocator = fixture_allocator(stage.handle, limit_of(percent));
+	fixture_lms(allocator, policy, UINT64_C(1) << 40);
 	hr__drive_options drive = { .allocator = allocator, .plays = parts, .play_count = PLAYS, .busy = on_busy, .step = on_step };
 	CHECK_STATUS(HR_OK, hr__drive(&trace.schedule, &drive, &result));
 	CHECK_STATUS(HR_OK, hr_shutdown());

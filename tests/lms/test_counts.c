@@ -2,6 +2,7 @@
  * Every expected number is computed by hand. */
 #include <pthread.h>
 
+#include "fixture.h"
 #include "support_stats.h"
 #include "test.h"
 
@@ -12,28 +13,13 @@ static hr_device device;
 
 static void set_up(void)
 {
-	hr_emulated_options emulated;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 256 * (uint64_t)MIB;
-	emulated.page_bytes = 64 * (uint64_t)KIB;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
+	device = fixture_emulated(256 * (uint64_t)MIB, 64 * (uint64_t)KIB, 0);
 }
 
 static hr_allocator open_allocator(int64_t limit)
 {
-	hr_allocator allocator;
-	hr_allocator_options options;
-	hr_lms_options lms;
-	hr_allocator_options_init(&options);
-	options.limit_bytes = (uint64_t)limit;
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
-	lms.policy = "lru";
-	lms.host_limit = 512 * (uint64_t)MIB;
-	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms));
+	hr_allocator allocator = fixture_allocator(device, (uint64_t)limit);
+	fixture_lms(allocator, "lru", 512 * (uint64_t)MIB);
 	return allocator;
 }
 
@@ -79,9 +65,7 @@ static void release(hr_allocator allocator, void *address)
 
 static hr_stats of_allocator(hr_allocator allocator)
 {
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	hr_stats stats = fixture_stats(allocator);
 	check_identities(&stats);
 	return stats;
 }
@@ -339,9 +323,7 @@ static void test_blocks_that_are_closed_with_their_allocator_count_as_freed(void
 
 static hr_lms_stats of_tensors(hr_allocator allocator)
 {
-	hr_lms_stats stats = { .struct_size = sizeof stats };
-	CHECK_STATUS(HR_OK, hr_lms_get_stats(allocator, &stats));
-	return stats;
+	return fixture_lms_stats(allocator);
 }
 
 static void test_a_reset_is_the_same_for_both_kinds_of_statistics(void)
@@ -435,11 +417,7 @@ static void test_total_bytes_are_those_of_every_chunk_handed_out(void)
 static void test_the_limit_of_a_device_is_in_whole_pages(void)
 {
 	setenv("HEADROOM_CUDA", "0", 1);
-	hr_emulated_options emulated;
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 64 * (uint64_t)MIB;
-	emulated.page_bytes = 2 * (uint64_t)MIB;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
+	fixture_configure_emulated(64 * (uint64_t)MIB, 2 * (uint64_t)MIB, 0);
 	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 9 * (uint64_t)MIB, 5 * (uint64_t)MIB + 1 }, 2));
 	CHECK_EQ(hr_get_bytes_limit(0), 8 * MIB);
 	CHECK_EQ(hr_get_bytes_limit(1), 4 * MIB);

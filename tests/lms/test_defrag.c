@@ -4,6 +4,7 @@
  * States are random: a region is filled with tensors and some plain blocks, and every other one is freed. Tensors stay pinned, so
  * that none can be evicted. The cost of a request is then compared with an oracle that was written from the text at the top of
  * defrag.c: it tries every window of what hr_allocator_visit shows. */
+#include "fixture.h"
 #include "fault_os.h"
 #include "headroom_backend.h"
 #include "core/lms/lms.h"
@@ -40,29 +41,16 @@ static uint64_t below(uint64_t bound)
 
 static hr_lms_options lms_options(bool defrag)
 {
-	hr_lms_options options;
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&options));
-	options.enabled = true;
+	hr_lms_options options = fixture_lms_options("lru", 64 * MIB);
 	options.defrag = defrag;
-	options.policy = "lru";
-	options.host_limit = 64 * MIB;
 	options.wait_ns = 0;
 	return options;
 }
 
 static void set_up(uint64_t limit, uint64_t page, bool stitch, const hr_lms_options *lms)
 {
-	hr_emulated_options emulated;
-	hr_allocator_options options;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 64 * MIB;
-	emulated.page_bytes = page;
-	emulated.link_bytes_per_s = link_bytes_per_s;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
+	device = fixture_emulated(64 * MIB, page, link_bytes_per_s);
+	hr_allocator_options options = fixture_allocator_options(limit);
 	options.stitch = stitch;
 	options.thread_cache = false;
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
@@ -72,17 +60,12 @@ static void set_up(uint64_t limit, uint64_t page, bool stitch, const hr_lms_opti
 
 static hr_stats stats_of(void)
 {
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
-	return stats;
+	return fixture_stats(allocator);
 }
 
 static hr_lms_stats lms_stats_of(void)
 {
-	hr_lms_stats stats = { .struct_size = sizeof stats };
-	CHECK_STATUS(HR_OK, hr_lms_get_stats(allocator, &stats));
-	return stats;
+	return fixture_lms_stats(allocator);
 }
 
 static void tear_down(void)

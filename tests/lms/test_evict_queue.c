@@ -1,5 +1,6 @@
 /* test_evict_queue.c - the queues of tensors (evict_queue.h): an eviction chooses the same tensor as a scan of all tensors, and
  * looks at few. */
+#include "fixture.h"
 #include "fault_os.h"
 #include "core/lms/policy/learned.h"
 #include "test.h"
@@ -15,23 +16,13 @@ static struct {
 
 static void set_up(const char *policy, uint64_t limit, uint64_t page, bool defrag)
 {
-	hr_simulated_options simulated;
-	hr_allocator_options options;
-	hr_lms_options lms;
 	setenv("HEADROOM_CUDA", "0", 1);
 	hr_fault_os_install();
-	hr_simulated_options_init(&simulated);
-	simulated.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
-	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &here.device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
+	here.device = fixture_simulated(FIXTURE_DEFAULT, page);
+	hr_allocator_options options = fixture_allocator_options(limit);
 	options.oom.report_allocations_on_oom = false;
 	CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &here.allocator));
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
-	lms.policy = policy;
-	lms.host_limit = 4096 * MIB;
+	hr_lms_options lms = fixture_lms_options(policy, 4096 * MIB);
 	lms.defrag = defrag;
 	CHECK_STATUS(HR_OK, hr_lms_configure(here.allocator, &lms));
 	CHECK_STATUS(HR_OK, hr__lms_of(here.allocator, &here.lms));
@@ -48,12 +39,7 @@ static void tear_down(void)
 
 static hr_tensor create(uint64_t bytes)
 {
-	hr_tensor tensor;
-	hr_tensor_options options;
-	hr_tensor_options_init(&options);
-	options.bytes = bytes;
-	CHECK_STATUS(HR_OK, hr_tensor_create(here.allocator, &options, &tensor));
-	return tensor;
+	return fixture_tensor(here.allocator, bytes);
 }
 
 static void use(hr_tensor tensor, hr_access access)
@@ -65,9 +51,7 @@ static void use(hr_tensor tensor, hr_access access)
 
 static hr_lms_stats stats_of(void)
 {
-	hr_lms_stats stats = { .struct_size = sizeof stats };
-	CHECK_STATUS(HR_OK, hr_lms_get_stats(here.allocator, &stats));
-	return stats;
+	return fixture_lms_stats(here.allocator);
 }
 
 /* ---- number of tensors looked at ---- */

@@ -1,6 +1,7 @@
 /* test_fixed.c - tensors with a stable address: pages are mapped and unmapped there, within every limit, with no other effect. */
 #include <dlfcn.h>
 
+#include "fixture.h"
 #include "fake_cuda/fake_cuda.h"
 #include "fault_os.h"
 #include "headroom_backend.h"
@@ -21,33 +22,19 @@ static uint64_t limit, host_limit = 512 * MIB;
 
 static void set_up_device(uint64_t memory)
 {
-	hr_emulated_options emulated;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = memory;
-	emulated.page_bytes = PAGE;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
+	device = fixture_emulated(memory, PAGE, 0);
 }
 
 static hr_lms_options lms_options(const char *policy)
 {
-	hr_lms_options options;
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&options));
-	options.enabled = true;
-	options.policy = policy;
-	options.host_limit = host_limit;
+	hr_lms_options options = fixture_lms_options(policy, host_limit);
 	options.wait_ns = 0;
 	return options;
 }
 
 static hr_allocator make_allocator(uint64_t bytes, const hr_lms_options *lms)
 {
-	hr_allocator made;
-	hr_allocator_options options;
-	hr_allocator_options_init(&options);
-	options.limit_bytes = bytes;
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &made));
+	hr_allocator made = fixture_allocator(device, bytes);
 	if (lms) CHECK_STATUS(HR_OK, hr_lms_configure(made, lms));
 	return made;
 }
@@ -80,24 +67,18 @@ static hr_tensor create(size_t bytes)
 
 static hr_tensor_info info_of(hr_tensor tensor)
 {
-	hr_tensor_info info = { .struct_size = sizeof info };
-	CHECK_STATUS(HR_OK, hr_tensor_get_info(tensor, &info));
-	return info;
+	return fixture_tensor_info(tensor);
 }
 
 static hr_lms_stats lms_stats(void)
 {
-	hr_lms_stats stats = { .struct_size = sizeof stats };
-	CHECK_STATUS(HR_OK, hr_lms_get_stats(allocator, &stats));
-	return stats;
+	return fixture_lms_stats(allocator);
 }
 
 /* Also checks everything that must hold whenever no thread is inside a call. */
 static hr_stats stats_of(void)
 {
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	hr_stats stats = fixture_stats(allocator);
 	check_identities(&stats);
 	CHECK_LE(stats.peak_bytes_reserved, (int64_t)limit);
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
@@ -695,14 +676,12 @@ static void test_shadows_are_within_the_limit_of_the_host(void)
 static void test_devices_without_it_say_so(void)
 {
 	hr_lms_options options = lms_options("lru");
-	hr_allocator_options plain;
 	hr_tensor_options fixed;
 	hr_tensor tensor;
 	options.safety = HR_SAFETY_HOST_MAPPED;
 	setenv("HEADROOM_CUDA", "0", 1);
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
-	hr_allocator_options_init(&plain);
-	plain.limit_bytes = 64 * MIB;
+	hr_allocator_options plain = fixture_allocator_options(64 * MIB);
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &plain, &allocator));
 	CHECK_STATUS(HR_UNSUPPORTED, hr_lms_configure(allocator, &options));
 	CHECK_CONTAINS(hr_last_message(), "HR_SAFETY_HOST_MAPPED");

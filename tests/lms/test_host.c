@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <sys/stat.h>
 
+#include "fixture.h"
 #include "core/device/internal.h"
 #include "fake_cuda/fake_cuda.h"
 #include "fault_os.h"
@@ -44,13 +45,7 @@ static void set_up_cuda(void)
 
 static void set_up_emulated(void)
 {
-	hr_emulated_options options;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
-	options.memory_bytes = 64 * MIB;
-	options.page_bytes = 64 * KIB;
-	options.link_bytes_per_s = 0;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
+	fixture_configure_emulated(64 * MIB, 64 * KIB, 0);
 }
 
 static void set_up_nothing(void)

@@ -2,6 +2,7 @@
  *
  * The emulated device is slow (a link of 40 MB/s, or 40 ms for each fill), so that without waiting the bytes would be wrong. Tests
  * check bytes, waits and calls of the device, never times. */
+#include "fixture.h"
 #include "core/device/device.h"
 #include "headroom_backend.h"
 #include "core/lms/lms.h"
@@ -18,7 +19,6 @@ static hr_allocator allocator;
 static void set_up(uint64_t limit, uint64_t link, uint64_t latency)
 {
 	hr_emulated_options emulated;
-	hr_allocator_options options;
 	setenv("HEADROOM_CUDA", "0", 1);
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	emulated.memory_bytes = 64 * MIB;
@@ -27,20 +27,14 @@ static void set_up(uint64_t limit, uint64_t link, uint64_t latency)
 	emulated.kernel_latency_ns = latency;
 	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
+	allocator = fixture_allocator(device, limit);
 }
 
 static void set_up_lms(uint64_t limit, bool defrag)
 {
-	hr_lms_options options;
 	set_up(limit, SLOW_LINK, 0);
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&options));
-	options.enabled = true;
+	hr_lms_options options = fixture_lms_options("lru", 64 * MIB);
 	options.defrag = defrag;
-	options.policy = "lru";
-	options.host_limit = 64 * MIB;
 	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &options));
 }
 
@@ -53,9 +47,7 @@ static void tear_down(void)
 
 static hr_stream new_stream(void)
 {
-	hr_stream stream;
-	CHECK_STATUS(HR_OK, hr_stream_create(device, &stream));
-	return stream;
+	return fixture_stream(device);
 }
 
 static void *alloc_on(hr_stream stream, size_t bytes)
@@ -76,9 +68,7 @@ static void *alloc_bytes(size_t bytes)
 
 static int64_t waits(void)
 {
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	hr_stats stats = fixture_stats(allocator);
 	return stats.num_stream_waits;
 }
 
@@ -91,12 +81,7 @@ static size_t count_not(const void *block, unsigned char value, size_t bytes)
 
 static hr_tensor create(size_t bytes)
 {
-	hr_tensor tensor;
-	hr_tensor_options options;
-	hr_tensor_options_init(&options);
-	options.bytes = bytes;
-	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
-	return tensor;
+	return fixture_tensor(allocator, bytes);
 }
 
 static void *pin(hr_tensor tensor, hr_access access, hr_stream stream)
@@ -386,8 +371,7 @@ static void test_a_tensor_pinned_for_the_host_is_back(void)
 	fill(tensor, 4 * MIB, 0x5a, HR_STREAM_DEFAULT);
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
 	CHECK_EQ(wrong_on_host(tensor, 4 * MIB, 0x5a), 0);
-	hr_lms_stats stats = { .struct_size = sizeof stats };
-	CHECK_STATUS(HR_OK, hr_lms_get_stats(allocator, &stats));
+	hr_lms_stats stats = fixture_lms_stats(allocator);
 	CHECK_GT(stats.stall_ns, 0);
 	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 	tear_down();
@@ -532,14 +516,9 @@ static void test_verify_reads_what_the_host_wrote(void)
 
 static void test_learned_steps_of_the_host_keep_their_bytes(void)
 {
-	hr_lms_options options;
 	hr_tensor tensors[4];
 	set_up(4 * MIB, 0, 0);
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&options));
-	options.enabled = true;
-	options.policy = "learned";
-	options.host_limit = 64 * MIB;
-	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &options));
+	fixture_lms(allocator, "learned", 64 * MIB);
 	for (unsigned i = 0; i < 4; i++) {
 		tensors[i] = create(2 * MIB - 64 * KIB);
 		write_on_host(tensors[i], 2 * MIB - 64 * KIB, (unsigned char)i, HR_OVERWRITE);

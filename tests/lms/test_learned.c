@@ -4,6 +4,7 @@
  * A step is a chain: forward, each layer makes an activation from a weight and the previous activation; backward, in reverse, each
  * activation is used again and destroyed. The same program runs under lru, which moves tensors on demand, and times are compared
  * step by step. */
+#include "fixture.h"
 #include "core/device/device.h"
 #include "fault_os.h"
 #include "core/lms/policy/learned.h"
@@ -50,12 +51,7 @@ static struct {
 
 static hr_tensor create(uint64_t bytes)
 {
-	hr_tensor tensor;
-	hr_tensor_options options;
-	hr_tensor_options_init(&options);
-	options.bytes = bytes;
-	CHECK_STATUS(HR_OK, hr_tensor_create(here.allocator, &options, &tensor));
-	return tensor;
+	return fixture_tensor(here.allocator, bytes);
 }
 
 static void op(const hr_pin *pins, size_t count, uint64_t ns)
@@ -131,24 +127,13 @@ static void run_loose_ops(const struct chain *chain)
 
 static void run(const struct chain *chain, const char *policy, struct outcome *out)
 {
-	hr_simulated_options simulated;
-	hr_allocator_options options;
-	hr_lms_options lms;
 	memset(&here, 0, sizeof here);
 	memset(out, 0, sizeof *out);
 	hr_fault_os_install();
-	hr_simulated_options_init(&simulated);
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
-	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &here.device));
+	here.device = fixture_simulated(FIXTURE_DEFAULT, FIXTURE_DEFAULT);
 	CHECK_STATUS(HR_OK, hr_stream_create(here.device, &here.stream));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = chain->limit;
-	CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &here.allocator));
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
-	lms.policy = policy;
-	lms.host_limit = UINT64_C(64) << 30;
-	CHECK_STATUS(HR_OK, hr_lms_configure(here.allocator, &lms));
+	here.allocator = fixture_allocator(here.device, chain->limit);
+	fixture_lms(here.allocator, policy, UINT64_C(64) << 30);
 	hr__reclaim_compares = true;
 	CHECK_STATUS(HR_OK, hr__lms_of(here.allocator, &here.lms));
 	for (uint32_t i = 0; i < chain->layers; i++) {
@@ -157,8 +142,7 @@ static void run(const struct chain *chain, const char *policy, struct outcome *o
 	}
 	uint64_t before = time_now();
 	for (uint32_t i = 0; i < chain->steps; i++) {
-		hr_lms_stats earlier = { .struct_size = sizeof earlier };
-		CHECK_STATUS(HR_OK, hr_lms_get_stats(here.allocator, &earlier));
+		hr_lms_stats earlier = fixture_lms_stats(here.allocator);
 		run_step(chain, chain->kind ? chain->kind(i) : PLAIN);
 		uint64_t now = time_now();
 		out->stats = (hr_lms_stats){ .struct_size = sizeof out->stats };

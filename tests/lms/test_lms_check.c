@@ -1,6 +1,7 @@
 /* test_lms_check.c - hr_lms_check and hr_allocator_check are correct at any moment, whatever other threads do. */
 #include <sched.h>
 
+#include "fixture.h"
 #include "core/lms/lms.h"
 #include "test.h"
 
@@ -16,24 +17,12 @@ static atomic_bool stop;
 
 static void set_up(bool defrag)
 {
-	hr_emulated_options emulated;
-	hr_allocator_options options;
-	hr_lms_options lms;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 64 * MIB;
-	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = 4 * MIB;
+	device = fixture_emulated(64 * MIB, 64 * KIB, 0);
+	hr_allocator_options options = fixture_allocator_options(4 * MIB);
 	options.oom.report_allocations_on_oom = false;
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
+	hr_lms_options lms = fixture_lms_options("lru", 64 * MIB);
 	lms.defrag = defrag;
-	lms.policy = "lru";
-	lms.host_limit = 64 * MIB;
 	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms));
 	for (unsigned i = 0; i < TENSORS; i++) {
 		hr_tensor_options each;

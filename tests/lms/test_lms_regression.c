@@ -3,6 +3,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 
+#include "fixture.h"
 #include "fault_os.h"
 #include "headroom_backend.h"
 #include "core/lms/lms.h"
@@ -16,28 +17,14 @@ static hr_allocator allocator;
 
 static hr_lms_options lms_options(const char *policy)
 {
-	hr_lms_options options;
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&options));
-	options.enabled = true;
-	options.policy = policy;
-	options.host_limit = 64 * MIB;
-	return options;
+	return fixture_lms_options(policy, 64 * MIB);
 }
 
 static void set_up_with(uint64_t limit, const hr_lms_options *lms, uint64_t link)
 {
-	hr_emulated_options emulated;
-	hr_allocator_options options;
-	setenv("HEADROOM_CUDA", "0", 1);
 	hr_fault_os_install();
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 64 * MIB;
-	emulated.page_bytes = 64 * KIB;
-	emulated.link_bytes_per_s = link;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
+	device = fixture_emulated(64 * MIB, 64 * KIB, link);
+	hr_allocator_options options = fixture_allocator_options(limit);
 	options.oom.report_allocations_on_oom = false;
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
 	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, lms));
@@ -60,12 +47,7 @@ static void tear_down(void)
 
 static hr_tensor create(size_t bytes)
 {
-	hr_tensor tensor;
-	hr_tensor_options options;
-	hr_tensor_options_init(&options);
-	options.bytes = bytes;
-	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
-	return tensor;
+	return fixture_tensor(allocator, bytes);
 }
 
 static void fill(hr_tensor tensor, size_t bytes, unsigned char value)
@@ -79,9 +61,7 @@ static void fill(hr_tensor tensor, size_t bytes, unsigned char value)
 
 static hr_lms_stats stats_of(void)
 {
-	hr_lms_stats stats = { .struct_size = sizeof stats };
-	CHECK_STATUS(HR_OK, hr_lms_get_stats(allocator, &stats));
-	return stats;
+	return fixture_lms_stats(allocator);
 }
 
 /* Makes an early copy, as a plan does. */
@@ -144,8 +124,7 @@ static void test_verify_looks_at_every_tensor_of_an_unpin(void)
 
 static hr_tensor_state state_of(hr_tensor tensor)
 {
-	hr_tensor_info info = { .struct_size = sizeof info };
-	CHECK_STATUS(HR_OK, hr_tensor_get_info(tensor, &info));
+	hr_tensor_info info = fixture_tensor_info(tensor);
 	if (info.state == HR_TENSOR_NEW) CHECK_EQ(info.device_bytes, 0u);
 	return info.state;
 }
@@ -267,8 +246,7 @@ static void test_what_can_leave_leaves_although_others_cannot(void)
 	CHECK_CONTAINS(hr_last_message(), "host_limit");
 	CHECK_EQ(freed, SMALL * 16 * KIB);
 	for (int i = 0; i < SMALL; i++) {
-		hr_tensor_info info = { .struct_size = sizeof info };
-		CHECK_STATUS(HR_OK, hr_tensor_get_info(small[i], &info));
+		hr_tensor_info info = fixture_tensor_info(small[i]);
 		CHECK_EQ(info.state, HR_TENSOR_OUT);
 	}
 	tear_down();
@@ -475,8 +453,7 @@ static void test_a_tensor_that_is_destroyed_says_so(void)
 {
 	hr_lms_options options = lms_options("lru");
 	set_up(8 * MIB, &options);
-	hr_stream stream;
-	CHECK_STATUS(HR_OK, hr_stream_create(device, &stream));
+	hr_stream stream = fixture_stream(device);
 	for (uint64_t nth = 1; nth < 12; nth++) {
 		hr_tensor tensor = create(MIB);
 		void *at;

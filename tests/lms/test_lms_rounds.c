@@ -7,6 +7,7 @@
  *
  * 24,000 steps on the simulated device at scale 1 and above; about a hundred on the emulated one, whose times always differ, so
  * that only counts that must repeat are compared there. */
+#include "fixture.h"
 #include "core/device/device.h"
 #include "fault_os.h"
 #include "core/lms/lms.h"
@@ -31,43 +32,24 @@ static struct {
 
 static void set_up(bool sim, const char *policy)
 {
-	hr_simulated_options simulated;
-	hr_emulated_options emulated;
-	hr_allocator_options options;
-	hr_lms_options lms;
 	memset(&here, 0, sizeof here);
 	setenv("HEADROOM_CUDA", "0", 1);
 	hr_fault_os_install();
 	here.real = !sim;
 	here.unit = sim ? 8 * MIB : 64 * KIB;
-	hr_simulated_options_init(&simulated);
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 64 * MIB;
-	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
+	fixture_configure_simulated(FIXTURE_DEFAULT, FIXTURE_DEFAULT);
+	fixture_configure_emulated(64 * MIB, 64 * KIB, 0);
 	CHECK_STATUS(HR_OK, hr_device_find(sim ? "SIM:0" : "GPU:0", &here.device));
 	CHECK_STATUS(HR_OK, hr_stream_create(here.device, &here.stream));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = 20 * here.unit;
-	CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &here.allocator));
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
-	lms.policy = policy;
-	lms.host_limit = 1024 * here.unit;
-	CHECK_STATUS(HR_OK, hr_lms_configure(here.allocator, &lms));
+	here.allocator = fixture_allocator(here.device, 20 * here.unit);
+	fixture_lms(here.allocator, policy, 1024 * here.unit);
 	hr__reclaim_compares = true;
 	CHECK_STATUS(HR_OK, hr__lms_of(here.allocator, &here.lms));
 }
 
 static hr_tensor create(uint64_t bytes)
 {
-	hr_tensor tensor;
-	hr_tensor_options options;
-	hr_tensor_options_init(&options);
-	options.bytes = bytes;
-	CHECK_STATUS(HR_OK, hr_tensor_create(here.allocator, &options, &tensor));
-	return tensor;
+	return fixture_tensor(here.allocator, bytes);
 }
 
 static void put(hr_tensor tensor, uint64_t bytes, unsigned value)

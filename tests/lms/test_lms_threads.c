@@ -7,6 +7,7 @@
  * idle, and everything must be consistent.
  *
  * At scale 1 the tests do 100,000 operations in all, at scale 10 ten million (see count_of). */
+#include "fixture.h"
 #include "fault_os.h"
 #include "core/lms/lms.h"
 #include "support_stats.h"
@@ -367,9 +368,7 @@ static void check_quiet(void)
 	CHECK_STATUS(HR_OK, hr_lms_get_stats(here.allocator, &lms));
 	CHECK_EQ(lms.num_pins, 0);
 	CHECK_EQ(lms.bytes_pinned, 0);
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(here.allocator, &stats));
+	hr_stats stats = fixture_stats(here.allocator);
 	check_identities(&stats);
 	CHECK_EQ(stats.bytes_inactive, stats.bytes_in_use); /* plain blocks are freed */
 	int64_t out = 0, tensors = 0;
@@ -428,19 +427,11 @@ static void check_nothing_is_left(void)
 
 static void set_up(uint64_t limit, const hr_lms_options *lms)
 {
-	hr_emulated_options emulated;
-	hr_allocator_options options;
 	memset(&here, 0, sizeof here);
 	for (uint32_t i = 0; i < SLOTS; i++) pthread_rwlock_init(&here.slots[i].lock, NULL);
-	setenv("HEADROOM_CUDA", "0", 1);
 	hr_fault_os_install();
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 64 * MIB;
-	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &here.device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = here.limit = limit;
+	here.device = fixture_emulated(64 * MIB, 64 * KIB, 0);
+	hr_allocator_options options = fixture_allocator_options(here.limit = limit);
 	options.oom.report_allocations_on_oom = false;
 	options.stitch = !lms->defrag; /* else nothing would have to be moved */
 	CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &here.allocator));
@@ -450,11 +441,7 @@ static void set_up(uint64_t limit, const hr_lms_options *lms)
 
 static hr_lms_options lms_options(const char *policy)
 {
-	hr_lms_options options;
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&options));
-	options.enabled = true;
-	options.policy = policy;
-	options.host_limit = 128 * MIB;
+	hr_lms_options options = fixture_lms_options(policy, 128 * MIB);
 	options.wait_ns = 20000000;
 	return options;
 }
@@ -479,8 +466,7 @@ static void run(uint64_t operations, unsigned rounds)
 		check_contents();
 		check_quiet();
 	}
-	hr_lms_stats lms = { .struct_size = sizeof lms };
-	CHECK_STATUS(HR_OK, hr_lms_get_stats(here.allocator, &lms));
+	hr_lms_stats lms = fixture_lms_stats(here.allocator);
 	printf("# %llu operations, %llu reads checked, %llu refused, %llu looks; %lld evictions, %lld restores, %lld planned, %lld "
 	       "steps, %lld waits, %lld times moved\n",
 	       (unsigned long long)here.done, (unsigned long long)here.reads, (unsigned long long)here.refused,

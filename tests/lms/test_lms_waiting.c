@@ -1,5 +1,6 @@
 /* test_lms_waiting.c - threads whose ops each need most of the memory: they take turns, no thread waits forever, and none is
  * refused because of memory that another holds only for a while. */
+#include "fixture.h"
 #include "fault_os.h"
 #include "core/lms/lms.h"
 #include "test.h"
@@ -22,25 +23,13 @@ static struct {
 
 static void set_up(uint64_t limit, uint64_t lms_limit, uint64_t wait_ns, unsigned threads, const char *policy)
 {
-	hr_emulated_options emulated;
-	hr_allocator_options options;
-	hr_lms_options lms;
 	hr_tensor_options tensor;
-	setenv("HEADROOM_CUDA", "0", 1);
 	hr_fault_os_install();
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 64 * MIB;
-	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &here.device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
+	here.device = fixture_emulated(64 * MIB, 64 * KIB, 0);
+	hr_allocator_options options = fixture_allocator_options(limit);
 	options.oom.report_allocations_on_oom = false;
 	CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &here.allocator));
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
-	lms.policy = policy;
-	lms.host_limit = 64 * MIB;
+	hr_lms_options lms = fixture_lms_options(policy, 64 * MIB);
 	lms.limit = lms_limit;
 	lms.wait_ns = wait_ns;
 	CHECK_STATUS(HR_OK, hr_lms_configure(here.allocator, &lms));
@@ -58,9 +47,7 @@ static void set_up(uint64_t limit, uint64_t lms_limit, uint64_t wait_ns, unsigne
 
 static hr_lms_stats stats_of(void)
 {
-	hr_lms_stats stats = { .struct_size = sizeof stats };
-	CHECK_STATUS(HR_OK, hr_lms_get_stats(here.allocator, &stats));
-	return stats;
+	return fixture_lms_stats(here.allocator);
 }
 
 static void tear_down(void)
@@ -351,11 +338,7 @@ static void lose_and_want(void *argument, unsigned index)
 {
 	hr_allocator lost = *(hr_allocator *)argument;
 	if (index == 1) {
-		hr_tensor tensor;
-		hr_tensor_options options;
-		hr_tensor_options_init(&options);
-		options.bytes = KIB;
-		CHECK_STATUS(HR_OK, hr_tensor_create(lost, &options, &tensor));
+		hr_tensor tensor = fixture_tensor(lost, KIB);
 		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_allocator_destroy_all(lost));
 	}
@@ -365,12 +348,8 @@ static void lose_and_want(void *argument, unsigned index)
 
 static void test_a_thread_that_lost_its_pins_waits_for_others(void)
 {
-	hr_allocator lost;
-	hr_allocator_options options;
 	set_up(MIB, 0, 20 * S, 2, "lru");
-	hr_allocator_options_init(&options);
-	options.limit_bytes = MIB;
-	CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &lost));
+	hr_allocator lost = fixture_allocator(here.device, MIB);
 	pthread_barrier_init(&here.barrier, NULL, 2);
 	hr_test_threads(2, lose_and_want, &lost);
 	pthread_barrier_destroy(&here.barrier);
@@ -385,12 +364,10 @@ static void test_pins_on_many_allocators_are_counted(void)
 	hr_allocator allocators[MANY];
 	hr_tensor tensors[MANY];
 	hr_tensor_options tensor;
-	hr_allocator_options options;
 	set_up(MIB, 0, 0, 1, "lru");
 	hr_tensor_options_init(&tensor);
 	tensor.bytes = KIB;
-	hr_allocator_options_init(&options);
-	options.limit_bytes = MIB;
+	hr_allocator_options options = fixture_allocator_options(MIB);
 	for (unsigned i = 0; i < MANY; i++) {
 		CHECK_STATUS(HR_OK, hr_allocator_create(here.device, &options, &allocators[i]));
 		CHECK_STATUS(HR_OK, hr_tensor_create(allocators[i], &tensor, &tensors[i]));

@@ -1,5 +1,6 @@
 /* test_step_peak.c - the verdict on a failed request names the peak of an earlier step, and advises a limit with which the step
  * runs. Every number is computed by hand, in pages of 64 KiB. */
+#include "fixture.h"
 #include "headroom_lms.h"
 #include "headroom_oom.h"
 #include "test.h"
@@ -11,24 +12,18 @@ static hr_device device;
 
 static void open_device(uint64_t pages)
 {
-	hr_emulated_options emulated;
 	setenv("HEADROOM_CUDA", "0", 1);
 	CHECK_STATUS(HR_OK, hr_shutdown());
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = pages * PAGE;
-	emulated.page_bytes = PAGE;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
+	fixture_configure_emulated(pages * PAGE, PAGE, 0);
 }
 
 /* [policy]: of Large Model Support; NULL = off. */
 static hr_allocator open_allocator(uint64_t pages, const char *policy)
 {
 	hr_allocator allocator;
-	hr_allocator_options options;
 	hr_lms_options lms;
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = pages * PAGE;
+	hr_allocator_options options = fixture_allocator_options(pages * PAGE);
 	options.thread_cache = false;
 	options.oom.report_allocations_on_oom = true;
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
@@ -50,11 +45,7 @@ static void *take(hr_allocator allocator, uint64_t pages)
 
 static hr_tensor create(hr_allocator allocator, uint64_t pages)
 {
-	hr_tensor tensor;
-	hr_tensor_options options;
-	hr_tensor_options_init(&options);
-	options.bytes = pages * PAGE;
-	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
+	hr_tensor tensor = fixture_tensor(allocator, pages * PAGE);
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 	return tensor;
@@ -76,9 +67,7 @@ static hr_verdict refused(hr_allocator allocator, uint64_t pages)
 
 static uint64_t reserved(hr_allocator allocator)
 {
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	hr_stats stats = fixture_stats(allocator);
 	return (uint64_t)stats.bytes_reserved;
 }
 
@@ -143,7 +132,6 @@ static void test_the_step_runs_with_the_limit_that_is_advised(void)
 	hr_tensor tensors[3];
 	for (uint64_t limit = 12; limit <= 13; limit++) {
 		hr_tensor tensor;
-		hr_tensor_options options;
 		open_device(32);
 		hr_allocator allocator = open_allocator(limit, NULL);
 		take(allocator, 1);
@@ -151,9 +139,7 @@ static void test_the_step_runs_with_the_limit_that_is_advised(void)
 			run_step(allocator, tensors);
 		} else {
 			for (int i = 0; i < 5; i++) create(allocator, 2);
-			hr_tensor_options_init(&options);
-			options.bytes = 2 * PAGE;
-			CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
+			tensor = fixture_tensor(allocator, 2 * PAGE);
 			CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
 		}
 		close_allocator(allocator);

@@ -1,4 +1,5 @@
 /* test_tensor.c - tensors: pins, states, eviction and restoring with their contents, and the errors that the manual documents. */
+#include "fixture.h"
 #include "fault_os.h"
 #include "headroom_backend.h"
 #include "test.h"
@@ -11,28 +12,14 @@ static hr_allocator allocator;
 
 static void set_up_with(uint64_t limit, const hr_lms_options *lms)
 {
-	hr_emulated_options emulated;
-	hr_allocator_options options;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 256 * MIB;
-	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
+	device = fixture_emulated(256 * MIB, 64 * KIB, 0);
+	allocator = fixture_allocator(device, limit);
 	if (lms) CHECK_STATUS(HR_OK, hr_lms_configure(allocator, lms));
 }
 
 static hr_lms_options lms_options(const char *policy)
 {
-	hr_lms_options options;
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&options));
-	options.enabled = true;
-	options.policy = policy;
-	options.host_limit = 512 * MIB;
-	return options;
+	return fixture_lms_options(policy, 512 * MIB);
 }
 
 static void set_up(uint64_t limit)
@@ -43,26 +30,17 @@ static void set_up(uint64_t limit)
 
 static hr_tensor create(size_t bytes)
 {
-	hr_tensor tensor;
-	hr_tensor_options options;
-	hr_tensor_options_init(&options);
-	options.bytes = bytes;
-	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
-	return tensor;
+	return fixture_tensor(allocator, bytes);
 }
 
 static hr_tensor_info info_of(hr_tensor tensor)
 {
-	hr_tensor_info info = { .struct_size = sizeof info };
-	CHECK_STATUS(HR_OK, hr_tensor_get_info(tensor, &info));
-	return info;
+	return fixture_tensor_info(tensor);
 }
 
 static hr_lms_stats stats_of(void)
 {
-	hr_lms_stats stats = { .struct_size = sizeof stats };
-	CHECK_STATUS(HR_OK, hr_lms_get_stats(allocator, &stats));
-	return stats;
+	return fixture_lms_stats(allocator);
 }
 
 /* The host can access emulated device memory when the stream is done. */
@@ -244,9 +222,7 @@ static void test_plain_requests_make_tensors_leave_too(void)
 	fill(tensor, 5);
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 10 * MIB, &block));
 	CHECK_EQ(info_of(tensor).state, HR_TENSOR_OUT);
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	hr_stats stats = fixture_stats(allocator);
 	CHECK_EQ(stats.source_single_reclaim, 1);
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 	expect(tensor, 5);
@@ -497,9 +473,7 @@ static void test_bad_options_are_refused(void)
 	hr_emulated_options emulated;
 	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
-	hr_allocator_options plain;
-	hr_allocator_options_init(&plain);
-	plain.limit_bytes = 16 * MIB;
+	hr_allocator_options plain = fixture_allocator_options(16 * MIB);
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &plain, &allocator));
 	hr_lms_options options = lms_options("no such policy");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_lms_configure(allocator, &options));

@@ -1,5 +1,6 @@
 /* test_verify.c - verify: restored contents equal the evicted ones, byte for byte, for any size and number of readers; differences
  * are reported. */
+#include "fixture.h"
 #include "fault_os.h"
 #include "headroom_backend.h"
 #include "core/lms/lms.h"
@@ -16,17 +17,10 @@ static hr__lms *lms;
 
 static void set_up(const char *name, uint64_t host_limit)
 {
-	hr_emulated_options emulated;
-	hr_allocator_options options;
 	hr_lms_options lms_options;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 256 * MIB;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
+	fixture_configure_emulated(256 * MIB, FIXTURE_DEFAULT, 0);
 	CHECK_STATUS(HR_OK, hr_device_find(name, &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = 200 * MIB;
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
+	allocator = fixture_allocator(device, 200 * MIB);
 	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms_options));
 	lms_options.enabled = lms_options.verify = true;
 	lms_options.policy = "lru";
@@ -229,12 +223,8 @@ static void test_a_large_one_survives_any_call_that_fails(void)
 /* A simulated device has no contents to compare, and none are accessed. */
 static void test_a_simulated_device_passes(void)
 {
-	hr_tensor tensor;
-	hr_tensor_options options;
 	set_up("SIM:0", 0);
-	hr_tensor_options_init(&options);
-	options.bytes = 100 * MIB;
-	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
+	hr_tensor tensor = fixture_tensor(allocator, 100 * MIB);
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));

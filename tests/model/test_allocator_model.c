@@ -5,6 +5,7 @@
  * chunk is large enough, and that whole free pages and the rest of the limit together are too small as well. */
 #include <stdlib.h>
 
+#include "fixture.h"
 #include "fault_os.h"
 #include "support_stats.h"
 #include "test.h"
@@ -424,19 +425,8 @@ static void run(const setting *s, const char *name, bool real, uint64_t steps, u
 	m.name = name;
 	m.seed = hr_test_seed() * 1000 + salt;
 	hr_fault_os_install();
-	if (real) {
-		hr_emulated_options options;
-		CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
-		options.memory_bytes = s->memory;
-		options.page_bytes = s->page;
-		CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
-	} else {
-		hr_simulated_options options;
-		hr_simulated_options_init(&options);
-		options.memory_bytes = s->memory;
-		options.page_bytes = s->page;
-		CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
-	}
+	if (real) fixture_configure_emulated(s->memory, s->page, 0);
+	else fixture_configure_simulated(s->memory, s->page);
 	CHECK_STATUS(HR_OK, hr_device_find(name, &m.device));
 	for (uint32_t i = 1; i < STREAMS; i++) CHECK_STATUS(HR_OK, hr_stream_create(m.device, &m.streams[i]));
 	for (uint32_t i = 0; i < s->allocators; i++) open_book(&m, &m.books[i]);

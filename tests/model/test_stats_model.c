@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "fixture.h"
 #include "support_stats.h"
 #include "test.h"
 
@@ -162,7 +163,6 @@ static void open_slot(struct slot *slot)
 {
 	static const char *const kinds[] = { "bfc", "bfc", "direct", "mine" };
 	hr_allocator_options options;
-	hr_lms_options lms;
 	hr_allocator_options_init(&options);
 	memset(slot, 0, sizeof *slot);
 	slot->kind = draw(2) ? TENSORS : (enum kind)draw(KINDS);
@@ -171,9 +171,7 @@ static void open_slot(struct slot *slot)
 	options.thread_cache = draw(4) != 0;
 	CHECK_STATUS(HR_OK, hr_allocator_create(m.device, &options, &slot->handle));
 	if (slot->kind != TENSORS || draw(2)) return; /* LMS then starts with the first tensor */
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
-	CHECK_STATUS(HR_OK, hr_lms_configure(slot->handle, &lms));
+	fixture_lms(slot->handle, NULL, 0);
 }
 
 static void close_slot(struct slot *slot)
@@ -235,8 +233,7 @@ static void pin(struct slot *slot, struct item *item)
 		if (item->pins == 1) change(slot, 0, -item->bytes);
 		return;
 	}
-	hr_tensor_info info = { .struct_size = sizeof info };
-	CHECK_STATUS(HR_OK, hr_tensor_get_info(item->tensor, &info));
+	hr_tensor_info info = fixture_tensor_info(item->tensor);
 	item->has_memory = true;
 	item->bytes = (int64_t)info.device_bytes;
 	if (!item->counted) {
@@ -348,18 +345,13 @@ static void *worker(void *unused)
 
 static void run(unsigned threads, uint64_t operations)
 {
-	hr_emulated_options emulated;
 	pthread_t others[8];
 	memset(&m, 0, sizeof m);
 	m.state = hr_test_seed() * UINT64_C(0x9E3779B97F4A7C15) + threads;
 	m.left = operations;
 	m.exact = threads == 1;
 	pthread_mutex_init(&m.turn, NULL);
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 1024 * MIB;
-	emulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
+	fixture_configure_emulated(1024 * MIB, 64 * KIB, 0);
 	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 256 * MIB, 512 * MIB }, 2));
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:1", &m.device));
 	hr_custom_allocator table = { .struct_size = sizeof table, .alloc = custom_alloc, .free = custom_free };

@@ -2,6 +2,7 @@
  *
  * Each block carries its expected address, size and contents. No thread may find a contradiction to that, every snapshot adds up,
  * every check passes, and at the end nothing is left. */
+#include "fixture.h"
 #include "fault_os.h"
 #include "support_stats.h"
 #include "test.h"
@@ -255,17 +256,10 @@ static void run_crew(crew *c, unsigned workers, unsigned lookers, uint64_t round
 
 static void simulate(crew *c, uint64_t memory, uint64_t page, uint64_t limit, uint32_t allocators)
 {
-	hr_simulated_options options;
-	hr_allocator_options how;
 	memset(c, 0, sizeof *c);
 	hr_fault_os_install();
-	hr_simulated_options_init(&options);
-	options.memory_bytes = memory;
-	options.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
-	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &c->device));
-	hr_allocator_options_init(&how);
-	how.limit_bytes = limit;
+	c->device = fixture_simulated(memory, page);
+	hr_allocator_options how = fixture_allocator_options(limit);
 	c->allocator_count = allocators;
 	for (uint32_t i = 0; i < allocators; i++) CHECK_STATUS(HR_OK, hr_allocator_create(c->device, &how, &c->allocators[i]));
 }
@@ -310,15 +304,10 @@ static void test_threads_on_two_allocators_of_a_device_leave_nothing_behind(void
 static void test_threads_never_share_a_byte(void)
 {
 	static crew c;
-	hr_emulated_options options;
 	for (unsigned workers = 2; workers <= THREADS_MAX; workers *= 4) {
 		memset(&c, 0, sizeof c);
 		hr_fault_os_install();
-		CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
-		options.memory_bytes = 64 * MIB;
-		options.page_bytes = 64 * KIB;
-		CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
-		CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &c.device));
+		c.device = fixture_emulated(64 * MIB, 64 * KIB, 0);
 		CHECK_STATUS(HR_OK, hr_allocator_create(c.device, NULL, &c.allocators[0]));
 		c.allocator_count = 1;
 		c.real = true;
@@ -438,11 +427,9 @@ static void free_all(void *argument, unsigned index)
 static void contend(uint64_t limit, uint64_t rounds)
 {
 	static contest c;
-	hr_allocator_options options;
 	hr_device device;
 	hr_stats stats;
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
+	hr_allocator_options options = fixture_allocator_options(limit);
 	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &c.allocator));
 	c.end = hr_test_now() + 20;

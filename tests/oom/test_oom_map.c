@@ -1,4 +1,5 @@
 /* test_oom_map.c - the map of a report: it adds up, it is exact if there is room, and it can be drawn while memory changes. */
+#include "fixture.h"
 #include "core/memory/oom/oom.h"
 #include "test.h"
 
@@ -9,14 +10,9 @@ static hr_device device;
 
 static hr_allocator open_allocator(uint64_t page, uint64_t memory, bool addresses)
 {
-	hr_simulated_options simulated;
 	hr_allocator_options options;
 	hr_allocator allocator;
-	hr_simulated_options_init(&simulated);
-	simulated.page_bytes = page;
-	simulated.memory_bytes = memory;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
-	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	device = fixture_simulated(memory, page);
 	hr_allocator_options_init(&options);
 	options.oom.report_allocations_on_oom = true;
 	if (addresses) options.oom.allocation_log_address = HR_LOG_REAL_ADDRESS;

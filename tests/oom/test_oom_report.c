@@ -2,6 +2,7 @@
  * overwritten. */
 #include <errno.h>
 
+#include "fixture.h"
 #include "fault_os.h"
 #include "core/memory/oom/oom.h"
 #include "test.h"
@@ -14,14 +15,9 @@ static hr_device device;
 
 static hr_allocator open_allocator(uint64_t memory, hr_oom_callback callback)
 {
-	hr_simulated_options simulated;
 	hr_allocator_options options;
 	hr_allocator allocator;
-	hr_simulated_options_init(&simulated);
-	simulated.memory_bytes = memory;
-	simulated.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
-	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	device = fixture_simulated(memory, 64 * KIB);
 	hr_allocator_options_init(&options);
 	options.oom.report_allocations_on_oom = true;
 	options.oom.callback = callback;

@@ -3,6 +3,7 @@
 #include "headroom_analysis.h"
 #include "headroom_record.h"
 #include "support_capture.h"
+#include "support_files.h"
 #include "test.h"
 #include "core/trace/format.h"
 
@@ -64,14 +65,7 @@ static uint8_t *record(void (*program)(void), size_t *size)
 	define();
 	program();
 	CHECK_STATUS(HR_OK, hr__trace_close());
-	FILE *file = fopen(trace_path, "rb");
-	CHECK(file != NULL);
-	fseek(file, 0, SEEK_END);
-	*size = (size_t)ftell(file);
-	rewind(file);
-	uint8_t *bytes = malloc(*size);
-	CHECK_EQ(fread(bytes, 1, *size, file), *size);
-	fclose(file);
+	uint8_t *bytes = load(trace_path, size);
 	unlink(trace_path);
 	return bytes;
 }

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "fixture.h"
 #include "core/base/json.h"
 #include "fault_os.h"
 #include "headroom.h"
@@ -66,7 +67,6 @@ static void train_step(hr_value x, hr_value *weights, hr_value labels)
 static void record_training(const char *path, uint64_t limit, bool lms_on)
 {
 	hr_emulated_options emulated;
-	hr_allocator_options options;
 	hr_lms_options lms;
 	hr_session_options session_options;
 	hr_device device;
@@ -77,8 +77,7 @@ static void record_training(const char *path, uint64_t limit, bool lms_on)
 	emulated.page_bytes = 64 << 10;
 	must(hr_emulated_configure(&emulated));
 	must(hr_device_find("GPU:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
+	hr_allocator_options options = fixture_allocator_options(limit);
 	must(hr_allocator_create(device, &options, &allocator));
 	must(hr_lms_options_init(&lms));
 	lms.enabled = lms_on;
@@ -154,15 +153,13 @@ static void record_hostile(const char *path)
 static void record_refused(const char *path)
 {
 	hr_device device;
-	hr_allocator_options options;
 	hr_allocator allocator;
 	hr_request request = HR_REQUEST(1 << 19);
 	void *block, *other;
 	request.op = hr_name_intern("fits");
 	must(hr_trace_start(path));
 	must(hr_device_find("GPU:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = 8 << 20;
+	hr_allocator_options options = fixture_allocator_options(8 << 20);
 	options.oom.report_allocations_on_oom = false;
 	must(hr_allocator_create(device, &options, &allocator));
 	must(hr_alloc(allocator, &request, &block));

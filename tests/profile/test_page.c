@@ -5,11 +5,13 @@
  *     test_page --html TRACE FILE     makes the HTML page; a third argument limits the allocations shown one by one */
 #include <sys/stat.h>
 
+#include "fixture.h"
 #include "../examples/models.h"
 #include "fault_os.h"
 #include "headroom_runtime.h"
 #include "headroom_record.h"
 #include "analysis/page/page.h"
+#include "support_files.h"
 #include "test.h"
 #include "core/trace/trace.h"
 
@@ -35,17 +37,13 @@ static void train(uint64_t limit, int steps, bool lms_enabled)
 {
 	static const struct model model = MODEL_GPT;
 	struct training training = { .model = &model };
-	hr_allocator_options options;
 	hr_session_options session_options;
 	hr_lms_options lms;
 	hr_device device;
-	hr_allocator allocator;
 	hr_session session;
 	hr_function function;
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
+	hr_allocator allocator = fixture_allocator(device, limit);
 	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
 	lms.enabled = lms_enabled;
 	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms));
@@ -76,13 +74,9 @@ static void train(uint64_t limit, int steps, bool lms_enabled)
 /* A small GPT: two steps with enough memory, then with Large Model Support and less; and a little on the host. */
 static void record_train(void)
 {
-	hr_emulated_options emulated;
 	hr_allocator host;
 	void *blocks[16];
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 160 * MIB;
-	emulated.page_bytes = 256 << 10;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
+	fixture_configure_emulated(160 * MIB, 256 << 10, 0);
 	train(0, 2, false);
 	train(64 * MIB, 4, true);
 	CHECK_STATUS(HR_OK, hr_allocator_get_default("CPU:0", &host));
@@ -235,19 +229,6 @@ static void close_place(const struct place *place)
 	CHECK_EQ(rmdir(place->dir), 0);
 }
 
-static char *read_all(const char *path)
-{
-	FILE *file = fopen(path, "rb");
-	CHECK(file != NULL);
-	fseek(file, 0, SEEK_END);
-	long size = ftell(file);
-	rewind(file);
-	char *text = calloc(1, (size_t)size + 1);
-	CHECK(text && fread(text, 1, (size_t)size, file) == (size_t)size);
-	fclose(file);
-	return text;
-}
-
 static size_t occurrences(const char *text, const char *what)
 {
 	size_t count = 0;
@@ -261,7 +242,7 @@ static void test_names_cannot_leave_the_data(void)
 	open_place(&place);
 	record("hostile", place.trace);
 	CHECK_EQ(write_page(place.trace, place.page, HR__PAGE_ALLOCATIONS), 0);
-	char *text = read_all(place.page);
+	char *text = load(place.page, NULL);
 	CHECK_EQ(occurrences(text, "</script>"), 2);
 	CHECK_EQ(occurrences(text, "owned"), 0);
 	CHECK_EQ(occurrences(text, "http://") + occurrences(text, "https://"), 0);
@@ -346,7 +327,7 @@ static void test_a_page_that_fails_leaves_what_was_there(void)
 	FILE *old = fopen(place.page, "w");
 	CHECK(old && fputs("the page before", old) >= 0 && fclose(old) == 0);
 	CHECK_STATUS(HR_IO, hr__page_write(capture, place.page));
-	char *text = read_all(place.page);
+	char *text = load(place.page, NULL);
 	CHECK(!strcmp(text, "the page before"));
 	free(text);
 	hr__capture_close(capture);

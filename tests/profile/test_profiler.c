@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include "fixture.h"
 #include "fault_os.h"
 #include "headroom_lms.h"
 #include "headroom_oom.h"
@@ -15,42 +16,13 @@
 #include "analysis/capture/capture.h"
 #include "core/record/compress.h"
 #include "core/record/profiler.h"
+#include "support_files.h"
 #include "test.h"
 #include "core/trace/format.h"
 #include "analysis/reader/reader.h"
 #include "core/trace/trace.h"
 
 /* ---- files ---- */
-
-static char folder[128];
-
-static void remove_folder(void)
-{
-	char command[256];
-	snprintf(command, sizeof command, "rm -rf %s", folder);
-	if (system(command) != 0) puts("# the test's folder was not removed");
-}
-
-static const char *path_of(const char *name)
-{
-	static char paths[8][256];
-	static unsigned next;
-	if (!folder[0]) {
-		const char *temporary = getenv("TMPDIR");
-		snprintf(folder, sizeof folder, "%s/hr_test_profiler_XXXXXX", temporary ? temporary : "/tmp");
-		CHECK(mkdtemp(folder) != NULL);
-		atexit(remove_folder);
-	}
-	char *path = paths[next++ % 8];
-	snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-	return path;
-}
-
-static bool exists(const char *path)
-{
-	struct stat facts;
-	return lstat(path, &facts) == 0;
-}
 
 /* Counts the files in [path] whose names contain [part]. */
 static int count_files(const char *path, const char *part)
@@ -61,18 +33,6 @@ static int count_files(const char *path, const char *part)
 	for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir)) count += entry->d_name[0] != '.' && strstr(entry->d_name, part) != NULL;
 	closedir(dir);
 	return count;
-}
-
-static char *load(const char *path, size_t *size)
-{
-	struct stat facts;
-	CHECK_EQ(stat(path, &facts), 0);
-	*size = (size_t)facts.st_size;
-	char *bytes = malloc(*size + 1);
-	FILE *file = fopen(path, "rb");
-	CHECK(file && fread(bytes, 1, *size, file) == *size);
-	fclose(file);
-	return bytes;
 }
 
 static void save(const char *path, const void *bytes, size_t size)
@@ -89,15 +49,8 @@ static hr_allocator allocator;
 
 static void open_allocator(void)
 {
-	hr_simulated_options simulated;
-	hr_allocator_options options;
-	hr_simulated_options_init(&simulated);
-	simulated.memory_bytes = 64 << 20;
-	simulated.page_bytes = 65536;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
-	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = 8 * 65536;
+	device = fixture_simulated(64 << 20, 65536);
+	hr_allocator_options options = fixture_allocator_options(8 * 65536);
 	options.thread_cache = false;
 	options.stitch = true;
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
@@ -234,7 +187,7 @@ static void test_bad_arguments_are_errors_and_change_nothing(void)
 
 static void test_a_run_leaves_one_file_with_everything(void)
 {
-	const char *logs = path_of("a/b/logs");
+	const char *logs = in_folder("a/b/logs");
 	open_allocator();
 	void *before = take(1000);
 	CHECK_STATUS(HR_OK, hr_profiler_start(logs, NULL));
@@ -250,7 +203,7 @@ static void test_a_run_leaves_one_file_with_everything(void)
 
 static void test_no_file_is_ever_written_over(void)
 {
-	const char *logs = path_of("logs");
+	const char *logs = in_folder("logs");
 	hr_profiler_options options = fresh();
 	open_allocator();
 	for (int i = 0; i < 12; i++) { /* within the same second, or nearly */
@@ -270,31 +223,31 @@ static void test_start_twice_and_stop_without_start_are_refused(void)
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_stop());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(NULL, NULL));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start("", NULL));
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
-	CHECK_STATUS(HR_IN_USE, hr_profiler_start(path_of("logs"), NULL));
-	CHECK_STATUS(HR_IN_USE, hr_trace_start(path_of("x.hrt")));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), NULL));
+	CHECK_STATUS(HR_IN_USE, hr_profiler_start(in_folder("logs"), NULL));
+	CHECK_STATUS(HR_IN_USE, hr_trace_start(in_folder("x.hrt")));
 	make_events(3);
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
 	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 3);
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_stop());
-	CHECK_STATUS(HR_OK, hr_trace_start(path_of("x.hrt")));
+	CHECK_STATUS(HR_OK, hr_trace_start(in_folder("x.hrt")));
 	options.step_count = 1;
 	options.steps[0] = (hr_profiler_steps){ 1, 1 };
-	CHECK_STATUS(HR_IN_USE, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_IN_USE, hr_profiler_start(in_folder("logs"), &options));
 	CHECK_STATUS(HR_OK, hr_trace_stop());
 	options.steps[0] = (hr_profiler_steps){ 0, 1 };
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(in_folder("logs"), &options));
 	options.steps[0] = (hr_profiler_steps){ 2, 1 };
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(in_folder("logs"), &options));
 	options.struct_size = 3;
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(in_folder("logs"), &options));
 }
 
 static void test_each_recording_is_stopped_by_its_own_stop(void)
 {
-	const char *own = path_of("own.hrt");
+	const char *own = in_folder("own.hrt");
 	open_allocator();
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), NULL));
 	make_events(3);
 	CHECK_STATUS(HR_IN_USE, hr_trace_stop());
 	CHECK(strstr(hr_last_message(), "hr_profiler_stop") != NULL);
@@ -308,7 +261,7 @@ static void test_each_recording_is_stopped_by_its_own_stop(void)
 	CHECK_STATUS(HR_OK, hr_trace_stop());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_trace_stop());
 	CHECK_EQ(counts_of(own).of[HR__EVENT_FREE], 5);
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), NULL));
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
 }
 
@@ -318,8 +271,8 @@ static void test_the_environments_recording_gives_way_and_is_not_stopped(void)
 	for (int profiler = 0; profiler < 2; profiler++) {
 		char environments[256], own[256];
 		int status;
-		snprintf(environments, sizeof environments, "%s", path_of(profiler ? "e1.hrt" : "e0.hrt"));
-		snprintf(own, sizeof own, "%s", path_of(profiler ? "logs" : "own.hrt"));
+		snprintf(environments, sizeof environments, "%s", in_folder(profiler ? "e1.hrt" : "e0.hrt"));
+		snprintf(own, sizeof own, "%s", in_folder(profiler ? "logs" : "own.hrt"));
 		pid_t child = fork();
 		if (child == 0) {
 			CHECK_EQ(setenv("HEADROOM_TRACE", environments, 1), 0);
@@ -360,7 +313,7 @@ static void test_a_directory_that_cannot_be_written_is_an_error_and_no_more(void
 	long_path[5000] = 0;
 	CHECK_STATUS(HR_IO, hr_profiler_start(long_path, NULL));
 	free(long_path);
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), NULL));
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
 }
 
@@ -375,7 +328,7 @@ static void run_step(unsigned pairs)
 
 static void test_chosen_steps_are_recorded_and_no_others(void)
 {
-	const char *logs = path_of("logs");
+	const char *logs = in_folder("logs");
 	hr_profiler_options options = fresh();
 	open_allocator();
 	void *held = take(65536);
@@ -407,17 +360,15 @@ static void test_chosen_steps_are_recorded_and_no_others(void)
 static void test_a_step_that_began_before_does_not_end_the_file_of_others(void)
 {
 	hr_profiler_options options = fresh();
-	hr_allocator_options small;
 	hr_allocator all[3];
 	open_allocator();
 	all[0] = allocator;
-	hr_allocator_options_init(&small);
-	small.limit_bytes = 8 * 65536;
+	hr_allocator_options small = fixture_allocator_options(8 * 65536);
 	for (int i = 1; i < 3; i++) CHECK_STATUS(HR_OK, hr_allocator_create(device, &small, &all[i]));
 	options.steps[0] = (hr_profiler_steps){ 1, 1 };
 	options.step_count = 1;
 	CHECK_STATUS(HR_OK, hr_step_begin(all[0]));
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), &options));
 	CHECK_STATUS(HR_OK, hr_step_begin(all[1]));
 	make_events(1);
 	CHECK_STATUS(HR_OK, hr_step_end(all[0]));
@@ -428,7 +379,7 @@ static void test_a_step_that_began_before_does_not_end_the_file_of_others(void)
 	CHECK_STATUS(HR_OK, hr_step_end(all[2]));
 	make_events(1000);
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
-	CHECK_EQ(count_files(path_of("logs"), ".hrt"), 1);
+	CHECK_EQ(count_files(in_folder("logs"), ".hrt"), 1);
 	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 3);
 }
 
@@ -442,27 +393,27 @@ static void test_steps_that_do_not_occur_are_reported(void)
 	options.steps[2] = (hr_profiler_steps){ 7, 7 };
 	options.step_count = 3;
 	CHECK_EQ(hr_profiler_get_missed_steps(NULL, 0), 0);
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), &options));
 	for (int i = 0; i < 3; i++) run_step(2);
 	CHECK_STATUS(HR_OK, hr_profiler_stop()); /* some were reached */
 	CHECK_EQ(hr_profiler_get_missed_steps(missed, sizeof missed), 9);
 	CHECK(!strcmp(missed, "100-103,7"));
-	CHECK_EQ(count_files(path_of("logs"), ".hrt"), 1);
+	CHECK_EQ(count_files(in_folder("logs"), ".hrt"), 1);
 
 	options.steps[0] = (hr_profiler_steps){ 1, 1 }; /* has passed */
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("none"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("none"), &options));
 	run_step(2);
 	CHECK_STATUS(HR_NOT_READY, hr_profiler_stop());
 	CHECK(strstr(hr_last_message(), "1,100-103,7 did not occur; the program had 4") != NULL);
-	CHECK_EQ(count_files(path_of("none"), ".hrt"), 0);
+	CHECK_EQ(count_files(in_folder("none"), ".hrt"), 0);
 
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("none"), NULL)); /* no steps were chosen */
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("none"), NULL)); /* no steps were chosen */
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
 	CHECK_EQ(hr_profiler_get_missed_steps(missed, sizeof missed), 0);
 
 	options.step_count = HR_PROFILER_STEPS_MAX;
 	for (int i = 0; i < HR_PROFILER_STEPS_MAX; i++) options.steps[i] = (hr_profiler_steps){ UINT64_MAX - 1, UINT64_MAX };
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("none"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("none"), &options));
 	CHECK_STATUS(HR_NOT_READY, hr_profiler_stop());
 	CHECK_EQ(hr_profiler_get_missed_steps(missed, sizeof missed), HR_PROFILER_STEPS_MAX * 42 - 1);
 }
@@ -471,7 +422,7 @@ static void test_a_file_that_cannot_be_made_in_a_step_is_reported_at_the_end(voi
 {
 	char logs[256];
 	hr_profiler_options options = fresh();
-	snprintf(logs, sizeof logs, "%s", path_of("logs"));
+	snprintf(logs, sizeof logs, "%s", in_folder("logs"));
 	open_allocator();
 	options.steps[0] = (hr_profiler_steps){ 1, UINT64_MAX };
 	options.step_count = 1;
@@ -491,7 +442,7 @@ static void test_scopes_refusals_stitches_and_marks_are_recorded(void)
 	void *blocks[8], *block;
 	open_allocator();
 	CHECK_STATUS(HR_OK, hr_trace_mark("unheard", 1));
-	CHECK_STATUS(HR_OK, hr_trace_start(path_of("kinds.hrt")));
+	CHECK_STATUS(HR_OK, hr_trace_start(in_folder("kinds.hrt")));
 	CHECK_STATUS(HR_OK, hr_name_scope_push("outer"));
 	CHECK_STATUS(HR_OK, hr_name_scope_push("inner"));
 	for (int i = 0; i < 8; i++) blocks[i] = take(65536);
@@ -506,13 +457,13 @@ static void test_scopes_refusals_stitches_and_marks_are_recorded(void)
 
 	hr__trace_reader *reader;
 	hr__event event;
-	counts c = counts_of(path_of("kinds.hrt"));
+	counts c = counts_of(in_folder("kinds.hrt"));
 	CHECK_EQ(c.of[HR__EVENT_SCOPE_PUSH], 2);
 	CHECK_EQ(c.of[HR__EVENT_SCOPE_POP], 2);
 	CHECK_EQ(c.of[HR__EVENT_ALLOC_FAILED], 1);
 	CHECK_EQ(c.of[HR__EVENT_STITCH], 1);
 	CHECK_EQ(c.of[HR__EVENT_MARK], 2); /* one is made by the recorder */
-	CHECK_STATUS(HR_OK, hr__trace_reader_open(path_of("kinds.hrt"), &reader));
+	CHECK_STATUS(HR_OK, hr__trace_reader_open(in_folder("kinds.hrt"), &reader));
 	while (hr__trace_reader_next(reader, &event) == HR_OK) {
 		if (event.kind == HR__EVENT_STITCH) CHECK_EQ(event.address, (uintptr_t)block);
 		if (event.kind == HR__EVENT_MARK && event.tag) CHECK(!strcmp(hr_name_text(event.tag), "epoch") && event.bytes == 3);
@@ -529,12 +480,12 @@ static void test_a_killed_program_leaves_all_that_it_had_recorded(void)
 	int pipes[2], status;
 	uint64_t done = 0, told;
 	CHECK_EQ(pipe(pipes), 0);
-	path_of("");
+	in_folder("");
 	pid_t child = fork();
 	if (child == 0) {
 		close(pipes[0]);
 		open_allocator();
-		CHECK_STATUS(HR_OK, hr_profiler_start(folder, NULL));
+		CHECK_STATUS(HR_OK, hr_profiler_start(folder_of_test(), NULL));
 		for (uint64_t count = 1000;; count += 1000) {
 			make_events(1000);
 			if (write(pipes[1], &count, sizeof count) != sizeof count) _exit(1);
@@ -546,10 +497,10 @@ static void test_a_killed_program_leaves_all_that_it_had_recorded(void)
 	while (read(pipes[0], &told, sizeof told) == sizeof told) done = told;
 	CHECK_EQ(waitpid(child, &status, 0), child);
 	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-	DIR *dir = opendir(folder);
+	DIR *dir = opendir(folder_of_test());
 	const char *name = NULL;
 	for (struct dirent *entry = readdir(dir); entry; entry = readdir(dir))
-		if (strstr(entry->d_name, ".hrt")) name = path_of(entry->d_name);
+		if (strstr(entry->d_name, ".hrt")) name = in_folder(entry->d_name);
 	closedir(dir);
 	CHECK(name != NULL);
 	counts c = counts_of(name);
@@ -565,7 +516,7 @@ static void test_a_full_disk_loses_and_counts_events_and_the_program_continues(v
 	struct rlimit limit = { .rlim_cur = 6 << 20, .rlim_max = RLIM_INFINITY };
 	hr_profiler_options options = fresh();
 	open_allocator();
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), NULL));
 	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
 	make_events(600000);
 	CHECK_STATUS(HR_IO, hr_profiler_stop());
@@ -578,14 +529,14 @@ static void test_a_full_disk_loses_and_counts_events_and_the_program_continues(v
 	limit.rlim_cur = RLIM_INFINITY;
 	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
 	options.compress = true;
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("packed"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("packed"), &options));
 	make_events(100000);
 	limit.rlim_cur = 1000;
 	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
 	CHECK_STATUS(HR_IO, hr_profiler_stop());
 	limit.rlim_cur = RLIM_INFINITY;
 	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-	CHECK_EQ(count_files(path_of("packed"), ".zst"), 0);
+	CHECK_EQ(count_files(in_folder("packed"), ".zst"), 0);
 	CHECK_EQ(counts_of(last_file()).of[HR__EVENT_FREE], 100000);
 }
 
@@ -601,7 +552,7 @@ static void test_the_program_continues_whichever_call_fails(void)
 	for (uint64_t n = 1; n < 1000; n++) {
 		char name[32]; /* one directory for each n: the number of calls depends on the files of the same second */
 		snprintf(name, sizeof name, "fails-%llu", (unsigned long long)n);
-		const char *logdir = path_of(name);
+		const char *logdir = in_folder(name);
 		hr_fault_os_fail_nth(n, false, ENOSPC);
 		hr_status started = hr_profiler_start(logdir, &options);
 		make_events(10);
@@ -660,23 +611,23 @@ static void test_a_recording_is_exported_for_tensorboard_on_request(void)
 	hr_profiler_options options = fresh();
 	size_t size;
 	open_allocator();
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("plain"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("plain"), &options));
 	make_events(10);
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
-	CHECK_EQ(count_files(path_of("plain"), "plugins"), 0);
+	CHECK_EQ(count_files(in_folder("plain"), "plugins"), 0);
 
 	/* Without the library that writes it, it is refused at once. */
 	options.tensorboard = true;
 	hr__store_release(&hr__hooks_table.export_tensorboard, NULL);
-	CHECK_STATUS(HR_UNSUPPORTED, hr_profiler_start(path_of("board"), &options));
+	CHECK_STATUS(HR_UNSUPPORTED, hr_profiler_start(in_folder("board"), &options));
 	CHECK_CONTAINS(hr_last_message(), "hr_analysis_register");
 
 	CHECK_STATUS(HR_OK, hr_analysis_register());
 	options.compress = true; /* it is exported before it is packed */
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("board"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("board"), &options));
 	make_events(10);
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
-	char *bytes = plane_of(path_of("board"), last_session(), &size);
+	char *bytes = plane_of(in_folder("board"), last_session(), &size);
 	CHECK(has_text(bytes, size, "/host:CPU") && has_text(bytes, size, "MemoryAllocation") && has_text(bytes, size, "fragmentation"));
 	free(bytes);
 	CHECK(exists(last_file()));
@@ -685,25 +636,25 @@ static void test_a_recording_is_exported_for_tensorboard_on_request(void)
 	options.step_count = 2;
 	options.steps[0] = (hr_profiler_steps){ 1, 1 };
 	options.steps[1] = (hr_profiler_steps){ 3, 3 };
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("steps"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("steps"), &options));
 	for (int step = 1; step <= 4; step++) {
 		CHECK_STATUS(HR_OK, hr_step_begin(allocator));
 		make_events(5);
 		CHECK_STATUS(HR_OK, hr_step_end(allocator));
-		CHECK_EQ(count_files(path_of("steps"), "plugins"), 1);
-		CHECK_EQ(count_files(path_of("steps/plugins/profile"), "-step"), step < 3 ? 1 : 2);
+		CHECK_EQ(count_files(in_folder("steps"), "plugins"), 1);
+		CHECK_EQ(count_files(in_folder("steps/plugins/profile"), "-step"), step < 3 ? 1 : 2);
 	}
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
-	bytes = plane_of(path_of("steps"), last_session(), &size);
+	bytes = plane_of(in_folder("steps"), last_session(), &size);
 	CHECK(strstr(last_session(), "-step3") != NULL && has_text(bytes, size, "step 3"));
 	free(bytes);
 
 	/* An obstacle is reported, and the recording is complete. */
 	options = fresh();
 	options.tensorboard = true;
-	CHECK_EQ(mkdir(path_of("way"), 0700), 0);
-	save(path_of("way/plugins"), "mine", 4);
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("way"), &options));
+	CHECK_EQ(mkdir(in_folder("way"), 0700), 0);
+	save(in_folder("way/plugins"), "mine", 4);
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("way"), &options));
 	make_events(10);
 	CHECK_STATUS(HR_IO, hr_profiler_stop());
 	CHECK_CONTAINS(hr_last_message(), "way/plugins");
@@ -716,7 +667,7 @@ static void test_shutdown_ends_the_recording(void)
 	hr_profiler_options options = fresh();
 	options.compress = true;
 	open_allocator();
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), &options));
 	make_events(10);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(strstr(last_file(), ".hrt.zst") != NULL);
@@ -730,7 +681,7 @@ static void test_a_forked_child_does_not_change_the_recording(void)
 {
 	int status;
 	open_allocator();
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), NULL));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), NULL));
 	make_events(10);
 	pid_t child = fork();
 	if (child == 0) {
@@ -757,7 +708,7 @@ static void record_to(const char *path, unsigned pairs)
 static void test_packing_gives_back_every_byte(void)
 {
 	size_t size, size2;
-	const char *path = path_of("t.hrt"), *packed = path_of("t.hrt.zst"), *again = path_of("again.hrt");
+	const char *path = in_folder("t.hrt"), *packed = in_folder("t.hrt.zst"), *again = in_folder("again.hrt");
 	record_to(path, 100000);
 	char *before = load(path, &size);
 	CHECK_STATUS(HR_OK, hr__pack(path));
@@ -766,7 +717,7 @@ static void test_packing_gives_back_every_byte(void)
 	char *after = load(again, &size2);
 	CHECK_EQ(size, size2);
 	CHECK(memcmp(before, after, size) == 0);
-	CHECK(!hr__is_packed(again) && !hr__is_packed(path_of("nothing")));
+	CHECK(!hr__is_packed(again) && !hr__is_packed(in_folder("nothing")));
 	CHECK_EQ(counts_of(packed).of[HR__EVENT_FREE], 100000);
 	CHECK_STATUS(HR_IO, hr__pack(path));              /* does not exist any more */
 	CHECK_STATUS(HR_IO, hr__unpack(packed, again));   /* exists */
@@ -784,23 +735,23 @@ static unsigned writes_seen;
 static int write_and_look(int fd, const void *from, size_t bytes, uint64_t offset)
 {
 	writes_seen++;
-	CHECK_EQ(count_files(folder, "headroom-"), 0);
+	CHECK_EQ(count_files(folder_of_test(), "headroom-"), 0);
 	return hr__os_linux()->file_write(fd, from, bytes, offset);
 }
 
 static void test_what_is_unpacked_has_no_name_at_any_moment(void)
 {
-	record_to(path_of("t.hrt"), 100000);
+	record_to(in_folder("t.hrt"), 100000);
 	CHECK_STATUS(HR_OK, hr_shutdown());
-	CHECK_STATUS(HR_OK, hr__pack(path_of("t.hrt")));
+	CHECK_STATUS(HR_OK, hr__pack(in_folder("t.hrt")));
 	watching_os = *hr__os_linux();
 	watching_os.file_write = write_and_look;
-	CHECK_EQ(setenv("TMPDIR", folder, 1), 0);
+	CHECK_EQ(setenv("TMPDIR", folder_of_test(), 1), 0);
 	hr__os_replace(&watching_os);
-	CHECK_EQ(counts_of(path_of("t.hrt.zst")).of[HR__EVENT_FREE], 100000);
+	CHECK_EQ(counts_of(in_folder("t.hrt.zst")).of[HR__EVENT_FREE], 100000);
 	hr__os_replace(NULL);
 	CHECK_GT(writes_seen, 1);
-	CHECK_EQ(count_files(folder, ""), 1);
+	CHECK_EQ(count_files(folder_of_test(), ""), 1);
 }
 
 /* Cut anywhere, a packed file is read up to there, or refused. */
@@ -809,10 +760,10 @@ static void test_a_packed_file_that_is_cut_or_damaged_is_read_or_refused(void)
 	size_t size;
 	counts c;
 	unsigned opened = 0;
-	const char *path = path_of("t.hrt"), *damaged = path_of("damaged.zst");
+	const char *path = in_folder("t.hrt"), *damaged = in_folder("damaged.zst");
 	record_to(path, 12000); /* several of its blocks */
 	CHECK_STATUS(HR_OK, hr__pack(path));
-	char *bytes = load(path_of("t.hrt.zst"), &size);
+	char *bytes = load(in_folder("t.hrt.zst"), &size);
 	for (size_t cut = 0; cut < size; cut += 1 + size / 200) {
 		save(damaged, bytes, cut);
 		opened += count_events(damaged, &c) == HR_OK && !c.complete;
@@ -843,11 +794,11 @@ static void test_a_file_that_unpacks_to_far_too_much_is_refused(void)
 		uint32_t block = (i == BLOCKS - 1) | 1u << 1 | (128u << 10) << 3;
 		memcpy(bomb + sizeof head + 4 * i, &block, 3);
 	}
-	save(path_of("bomb.zst"), bomb, sizeof bomb);
+	save(in_folder("bomb.zst"), bomb, sizeof bomb);
 	hr__trace_reader *reader;
-	CHECK_STATUS(HR_BAD_FORMAT, hr__trace_reader_open_any(path_of("bomb.zst"), &reader));
+	CHECK_STATUS(HR_BAD_FORMAT, hr__trace_reader_open_any(in_folder("bomb.zst"), &reader));
 	CHECK(strstr(hr_last_message(), "unpacks to more") != NULL);
-	CHECK_EQ(count_files(folder, ".hrt"), 0);
+	CHECK_EQ(count_files(folder_of_test(), ".hrt"), 0);
 }
 
 /* ---- limits ---- */
@@ -883,23 +834,23 @@ static void test_a_file_ends_at_its_limit(void)
 	hr_profiler_options options = fresh();
 	open_allocator();
 	options.max_bytes = 1000;
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(in_folder("logs"), &options));
 	CHECK_CONTAINS(hr_last_message(), "max_bytes of 1000 is too small");
 	for (uint64_t limit = 1 << 20; limit <= 6 << 20; limit += 5 << 20) {
 		options.max_bytes = limit + 7; /* not a whole number of blocks */
 		void *kept = take(8192);
-		CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+		CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), &options));
 		make_events(400000);
 		CHECK(!hr__trace_is_on()); /* events cost nothing any more */
 		give(kept);
-		CHECK_STATUS(HR_IN_USE, hr_trace_start(path_of("another.hrt"))); /* it is not stopped yet */
+		CHECK_STATUS(HR_IN_USE, hr_trace_start(in_folder("another.hrt"))); /* it is not stopped yet */
 		CHECK_STATUS(HR_TRUNCATED, hr_profiler_stop());
 		CHECK_CONTAINS(hr_last_message(), "reached its limit of");
 		check_limited(last_file(), (off_t)options.max_bytes);
 	}
 	/* The next recording starts from zero. */
 	options.max_bytes = 1 << 20;
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), &options));
 	make_events(100);
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
 	CHECK(!summary_of(last_file()).limited);
@@ -915,7 +866,7 @@ static void *make_many_events(void *unused)
 static void test_all_threads_end_at_the_limit(void)
 {
 	pthread_t threads[4];
-	const char *path = path_of("limited.hrt");
+	const char *path = in_folder("limited.hrt");
 	CHECK_STATUS(HR_OK, hr__trace_open_limited(path, 2 << 20, 0));
 	for (int i = 0; i < 4; i++) CHECK_EQ(pthread_create(&threads[i], NULL, make_many_events, NULL), 0);
 	for (int i = 0; i < 4; i++) CHECK_EQ(pthread_join(threads[i], NULL), 0);
@@ -927,7 +878,7 @@ static void test_all_threads_end_at_the_limit(void)
 
 static void test_a_killed_program_leaves_the_note_of_its_limit(void)
 {
-	const char *path = path_of("killed.hrt");
+	const char *path = in_folder("killed.hrt");
 	pid_t child = fork();
 	if (child == 0) {
 		if (hr__trace_open_limited(path, 1 << 20, 0)) _exit(1);
@@ -948,7 +899,7 @@ static void test_shutdown_closes_a_file_that_reached_its_limit(void)
 	hr_profiler_options options = fresh();
 	options.max_bytes = 1 << 20;
 	open_allocator();
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), &options));
 	make_events(200000);
 	CHECK_STATUS(HR_TRUNCATED, hr_shutdown());
 	check_limited(last_file(), 1 << 20);
@@ -1028,9 +979,9 @@ static void test_a_small_packed_file_takes_little_memory(void)
 	};
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
 		int status;
-		size_t packed = pack_repeated(path_of(cases[i].name), 1200, cases[i].record, cases[i].length, cases[i].bytes, cases[i].lanes);
+		size_t packed = pack_repeated(in_folder(cases[i].name), 1200, cases[i].record, cases[i].length, cases[i].bytes, cases[i].lanes);
 		char path[512];
-		snprintf(path, sizeof path, "%s.zst", path_of(cases[i].name));
+		snprintf(path, sizeof path, "%s.zst", in_folder(cases[i].name));
 		uint64_t peak = peak_of_opening(path, &status);
 		printf("# %s: %zu bytes packed, %.0f MB to open\n", cases[i].name, packed, (double)peak / 1e6);
 		CHECK_STATUS(cases[i].status, (hr_status)status);

@@ -1,5 +1,6 @@
 /* test_views.c - the sums agree: whatever a program does, every view of its trace adds up to the allocators' statistics of that
  * moment, and the views of the peak to the peak, to the byte. */
+#include "fixture.h"
 #include "headroom_record.h"
 #include "headroom_lms.h"
 #include "support_capture.h"
@@ -56,29 +57,14 @@ static void make_names(program *p)
 /* Small enough that tensors must be evicted. */
 static void make_devices(program *p)
 {
-	hr_emulated_options emulated;
-	hr_allocator_options options;
-	hr_lms_options lms;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 64 * MIB;
-	emulated.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
+	fixture_configure_emulated(64 * MIB, 64 << 10, 0);
 	for (int i = 0; i < DEVICES; i++) {
-		hr_allocator_options_init(&options);
-		options.limit_bytes = i == 0 ? 24 * MIB : 256 * MIB;
-		CHECK_STATUS(HR_OK, hr_device_find(device_names[i], &p->devices[i]));
-		CHECK_STATUS(HR_OK, hr_allocator_create(p->devices[i], &options, &p->allocators[i]));
+		p->devices[i] = fixture_device(device_names[i]);
+		p->allocators[i] = fixture_allocator(p->devices[i], i == 0 ? 24 * MIB : 256 * MIB);
 	}
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
-	lms.host_limit = 256 * MIB;
-	CHECK_STATUS(HR_OK, hr_lms_configure(p->allocators[0], &lms));
+	fixture_lms(p->allocators[0], NULL, 256 * MIB);
 	for (int i = 0; i < TENSORS; i++) {
-		hr_tensor_options tensor;
-		hr_tensor_options_init(&tensor);
-		tensor.bytes = (size_t)(1 + hr_rand_below(&p->random, 3 * MIB));
-		CHECK_STATUS(HR_OK, hr_tensor_create(p->allocators[0], &tensor, &p->tensors[i]));
+		p->tensors[i] = fixture_tensor(p->allocators[0], (size_t)(1 + hr_rand_below(&p->random, 3 * MIB)));
 	}
 }
 
@@ -114,8 +100,7 @@ static void use_tensor(program *p)
 	hr__trace_event(&(hr__event){ .kind = HR__EVENT_OP_BEGIN, .op = op, .scope = scope });
 	hr_status status = hr_tensor_pin_all(&pin, 1, HR_STREAM_DEFAULT);
 	if (!status) {
-		hr_tensor_info info = { .struct_size = sizeof info };
-		CHECK_STATUS(HR_OK, hr_tensor_get_info(tensor, &info));
+		fixture_tensor_info(tensor);
 		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(&pin, 1, HR_STREAM_DEFAULT));
 	}
 	hr__trace_event(&(hr__event){ .kind = HR__EVENT_OP_END, .op = op, .scope = scope, .bytes = 1000 + hr_rand_below(&p->random, 1000) });

@@ -2,6 +2,7 @@
 #ifndef HR_TESTS_SUPPORT_SESSION_H
 #define HR_TESTS_SUPPORT_SESSION_H
 
+#include "fixture.h"
 #include "headroom.h"
 #include "headroom_runtime.h"
 #include "test.h"
@@ -19,10 +20,7 @@ HR_TEST_UNUSED static void open_session(uint64_t limit)
 	options.device = "GPU:0";
 	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
 	if (limit) {
-		hr_allocator_options allocator_options;
-		hr_allocator_options_init(&allocator_options);
-		allocator_options.limit_bytes = limit;
-		CHECK_STATUS(HR_OK, hr_allocator_create(device, &allocator_options, &allocator));
+		allocator = fixture_allocator(device, limit);
 		options.allocator = allocator;
 	} else {
 		CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
@@ -33,10 +31,7 @@ HR_TEST_UNUSED static void open_session(uint64_t limit)
 
 HR_TEST_UNUSED static hr_stats stats_of(void)
 {
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
-	return stats;
+	return fixture_stats(allocator);
 }
 
 /* Checks that nothing is left in it. */

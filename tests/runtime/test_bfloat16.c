@@ -2,6 +2,7 @@
  * through, and training with activations in bfloat16 uses less memory, and gives the same bits with a limit as without. */
 #include <math.h>
 
+#include "fixture.h"
 #include "headroom_runtime.h"
 #include "support_session.h"
 #include "support_training.h"
@@ -249,20 +250,10 @@ static void test_a_gradient_of_or_by_a_bfloat16_value_is_one(void)
 
 static void open_limited(uint64_t limit, bool lms_on)
 {
-	hr_emulated_options emulated;
-	hr_allocator_options options;
 	hr_session_options session_options;
 	hr_lms_options lms;
-	hr_device device;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 64 * MIB;
-	emulated.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
+	hr_device device = fixture_emulated(64 * MIB, 64 << 10, 0);
+	allocator = fixture_allocator(device, limit);
 	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
 	lms.enabled = lms_on;
 	lms.verify = true;

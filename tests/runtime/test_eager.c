@@ -1,6 +1,7 @@
 /* test_eager.c - op calls outside of graphs: results and memory. */
 #include <math.h>
 
+#include "fixture.h"
 #include "headroom.h"
 #include "headroom_runtime.h"
 #include "test.h"
@@ -27,17 +28,13 @@ static void close_all(void)
 
 static int64_t in_use(void)
 {
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	hr_stats stats = fixture_stats(allocator);
 	return stats.bytes_in_use;
 }
 
 static int64_t requests(void)
 {
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	hr_stats stats = fixture_stats(allocator);
 	return stats.num_allocs;
 }
 

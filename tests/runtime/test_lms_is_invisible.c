@@ -8,6 +8,7 @@
  *
  * By default 12 of the 384 combinations are run, chosen so that each setting meets each setting of any other option. From scale 10
  * on, all. */
+#include "fixture.h"
 #include "headroom_runtime.h"
 #include "support_training.h"
 
@@ -40,19 +41,10 @@ struct outcome {
 
 static hr_allocator make_allocator(const struct setting *setting, uint64_t limit)
 {
-	hr_emulated_options emulated;
-	hr_allocator_options options;
 	hr_lms_options lms;
-	hr_device device;
 	hr_allocator allocator;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = 64 * MIB;
-	emulated.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
-	CHECK_STATUS(HR_OK, hr_device_find("GPU:0", &device));
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
+	hr_device device = fixture_emulated(64 * MIB, 64 << 10, 0);
+	hr_allocator_options options = fixture_allocator_options(limit);
 	options.oom.report_allocations_on_oom = false;
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
 	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));

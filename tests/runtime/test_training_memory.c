@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <math.h>
 
+#include "fixture.h"
 #include "headroom_runtime.h"
 #include "core/device/device.h"
 #include "fault_os.h"
@@ -350,12 +351,7 @@ static void train_all(void *argument, unsigned index)
 
 static void use_small_pages(void)
 {
-	hr_emulated_options emulated;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&emulated));
-	emulated.memory_bytes = UINT64_C(64) << 20;
-	emulated.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&emulated));
+	fixture_configure_emulated(UINT64_C(64) << 20, 64 << 10, 0);
 }
 
 static void train_two_at_once(uint64_t limit, const char *on)
@@ -375,8 +371,7 @@ static void train_two_at_once(uint64_t limit, const char *on)
 	open_session(limit);
 	hr_test_threads(2, train_all, (void *)on);
 	if (limit) {
-		hr_lms_stats lms = { .struct_size = sizeof lms };
-		CHECK_STATUS(HR_OK, hr_lms_get_stats(allocator, &lms));
+		hr_lms_stats lms = fixture_lms_stats(allocator);
 		printf("# %lld evictions\n", (long long)lms.num_evictions);
 		CHECK_GT(lms.num_evictions, 0);
 		CHECK_STATUS(HR_OK, hr_lms_check(allocator));

@@ -1,4 +1,5 @@
 /* test_allocator_check.c - tests the checker: each case breaks one thing and expects the number of the violated invariant. */
+#include "fixture.h"
 #include "core/memory/allocator.h"
 #include "test.h"
 
@@ -25,14 +26,7 @@ typedef struct subject {
 
 static hr_device simulated(uint64_t memory, uint64_t page)
 {
-	hr_simulated_options options;
-	hr_device device;
-	hr_simulated_options_init(&options);
-	options.memory_bytes = memory;
-	options.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
-	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
-	return device;
+	return fixture_simulated(memory, page);
 }
 
 static hr__chunk_id find(const subject *s, const void *block)

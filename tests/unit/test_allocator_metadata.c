@@ -5,6 +5,7 @@
  * The promise is then 128 bytes for each chunk of any kind; the resulting number of bytes for each live chunk is printed. */
 #include <stdlib.h>
 
+#include "fixture.h"
 #include "test.h"
 
 #define GIB (UINT64_C(1) << 30)
@@ -52,17 +53,10 @@ static double bytes_per_chunk(const crowd *c, const char *when, uint64_t limit, 
 
 static void measure(uint64_t limit, uint32_t count)
 {
-	hr_simulated_options simulated;
-	hr_allocator_options options;
-	hr_device device;
 	crowd c = { .count = count, .largest = limit / count / 2, .seed = hr_test_seed() };
 	if (c.largest > 64 << 20) c.largest = 64 << 20;
-	hr_simulated_options_init(&simulated);
-	simulated.memory_bytes = limit;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
-	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
-	hr_allocator_options_init(&options);
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &c.allocator));
+	hr_device device = fixture_simulated(limit, FIXTURE_DEFAULT);
+	c.allocator = fixture_allocator(device, 0);
 	c.blocks = malloc(count * sizeof *c.blocks);
 	CHECK(c.blocks != NULL);
 

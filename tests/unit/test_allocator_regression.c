@@ -1,6 +1,7 @@
 /* test_allocator_regression.c - fixed bugs, each as the promise that it broke. */
 #include <string.h>
 
+#include "fixture.h"
 #include "headroom_backend.h"
 #include "test.h"
 
@@ -15,10 +16,8 @@ static hr_device device_of(const char *name)
 
 static hr_allocator allocator_on(const char *name, uint64_t limit, bool stitch)
 {
-	hr_allocator_options options;
 	hr_allocator allocator;
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
+	hr_allocator_options options = fixture_allocator_options(limit);
 	options.stitch = stitch;
 	CHECK_STATUS(HR_OK, hr_allocator_create(device_of(name), &options, &allocator));
 	return allocator;
@@ -26,10 +25,7 @@ static hr_allocator allocator_on(const char *name, uint64_t limit, bool stitch)
 
 static void simulate(uint64_t pages)
 {
-	hr_simulated_options options;
-	hr_simulated_options_init(&options);
-	options.memory_bytes = pages * PAGE;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
+	fixture_configure_simulated(pages * PAGE, FIXTURE_DEFAULT);
 }
 
 /* A large free chunk was not used, because the arena assumed that its tail could still grow; another allocator had the memory. */
@@ -55,9 +51,7 @@ static void test_refused_memory_is_not_in_the_peak(void)
 	void *first, *second;
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(a, 6 * PAGE, &first));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(b, 6 * PAGE, &second));
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(b, &stats));
+	hr_stats stats = fixture_stats(b);
 	CHECK_EQ(stats.peak_bytes_reserved, 0);
 	CHECK_STATUS(HR_OK, hr_device_get_stats(device_of("SIM:0"), &stats));
 	CHECK_EQ(stats.peak_bytes_reserved, 6 * PAGE);
@@ -68,10 +62,8 @@ static void test_refused_memory_is_not_in_the_peak(void)
 static hr_status open_on_top(void *user, hr_device device, uint64_t limit, void **state)
 {
 	static hr_allocator inner;
-	hr_allocator_options options;
 	(void)user;
-	hr_allocator_options_init(&options);
-	options.limit_bytes = limit;
+	hr_allocator_options options = fixture_allocator_options(limit);
 	*state = &inner;
 	return hr_allocator_create(device, &options, &inner);
 }

@@ -1,4 +1,5 @@
 /* test_allocator_stitch.c - a request succeeds if enough pages are free, wherever they are and whatever its alignment. */
+#include "fixture.h"
 #include "test.h"
 
 #define PAGE UINT64_C(65536)
@@ -8,10 +9,8 @@ static hr_device device;
 
 static hr_allocator eight_pages(bool stitch)
 {
-	hr_allocator_options options;
 	hr_allocator allocator;
-	hr_allocator_options_init(&options);
-	options.limit_bytes = PAGES * PAGE;
+	hr_allocator_options options = fixture_allocator_options(PAGES * PAGE);
 	options.thread_cache = false;
 	options.stitch = stitch;
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
@@ -30,12 +29,7 @@ static void *take(hr_allocator allocator, uint64_t bytes, uint64_t alignment)
 
 static void find_device(void)
 {
-	hr_simulated_options options;
-	hr_simulated_options_init(&options);
-	options.memory_bytes = 64 << 20;
-	options.page_bytes = PAGE;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
-	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	device = fixture_simulated(64 << 20, PAGE);
 }
 
 /* Some pages are in use, the rest after them is free, and the limit is reached: any request for the rest succeeds, at any

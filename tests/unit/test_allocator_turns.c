@@ -1,4 +1,5 @@
 /* test_allocator_turns.c - two threads that take turns need as much memory as one thread. */
+#include "fixture.h"
 #include "../../bench/turns.h"
 #include "support_stats.h"
 #include "test.h"
@@ -7,25 +8,13 @@
 
 static hr_allocator allocator_of(uint64_t pages)
 {
-	hr_simulated_options simulated;
-	hr_allocator_options options;
-	hr_device device;
-	hr_allocator allocator;
-	hr_simulated_options_init(&simulated);
-	simulated.memory_bytes = pages * PAGE;
-	simulated.page_bytes = PAGE;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
-	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
-	hr_allocator_options_init(&options);
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
-	return allocator;
+	hr_device device = fixture_simulated(pages * PAGE, PAGE);
+	return fixture_allocator(device, 0);
 }
 
 static hr_stats stats_of(hr_allocator allocator)
 {
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	hr_stats stats = fixture_stats(allocator);
 	check_identities(&stats);
 	return stats;
 }

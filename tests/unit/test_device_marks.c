@@ -1,4 +1,5 @@
 /* test_device_marks.c - marks of streams: which mark a stream waits for, the time of a mark, and the lifetime of its event. */
+#include "fixture.h"
 #include "core/device/internal.h"
 #include "fault_os.h"
 #include "test.h"
@@ -17,9 +18,7 @@ static void use(const char *name)
 
 static hr_stream new_stream(void)
 {
-	hr_stream stream;
-	CHECK_STATUS(HR_OK, hr_stream_create(handle, &stream));
-	return stream;
+	return fixture_stream(handle);
 }
 
 static hr_native_stream native_of(hr_stream stream)
@@ -404,11 +403,7 @@ static void test_shutdown_destroys_every_event(void)
 
 static void use_emulated(void)
 {
-	hr_emulated_options options;
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
-	options.memory_bytes = 64 << 20;
-	options.page_bytes = 64 << 10;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
+	fixture_configure_emulated(64 << 20, 64 << 10, 0);
 	use("GPU:0");
 }
 

@@ -6,6 +6,7 @@
  * test's own: a simulated one whose host_alloc and host_free count. */
 #include <dlfcn.h>
 
+#include "fixture.h"
 #include "core/device/internal.h"
 #include "fake_cuda/fake_cuda.h"
 #include "fault_os.h"
@@ -48,12 +49,7 @@ static void set_up_cuda(void)
 
 static void set_up_emulated(void)
 {
-	hr_emulated_options options;
-	setenv("HEADROOM_CUDA", "0", 1);
-	CHECK_STATUS(HR_OK, hr_emulated_options_init(&options));
-	options.memory_bytes = 64 * MIB;
-	options.page_bytes = 64 * KIB;
-	CHECK_STATUS(HR_OK, hr_emulated_configure(&options));
+	fixture_configure_emulated(64 * MIB, 64 * KIB, 0);
 }
 
 static void set_up_nothing(void)
@@ -113,9 +109,7 @@ static hr_stream new_stream(void)
 
 static hr_stats stats_of(hr_allocator allocator)
 {
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	hr_stats stats = fixture_stats(allocator);
 	check_identities(&stats);
 	return stats;
 }

@@ -1,4 +1,5 @@
 /* test_device_pool.c - the page pool: exact under any order of calls, any failure and any number of threads. */
+#include "fixture.h"
 #include "core/device/internal.h"
 #include "test.h"
 
@@ -6,12 +7,8 @@
 
 static hr__device *simulated(uint64_t memory, uint64_t page)
 {
-	hr_simulated_options options;
 	hr__device *device;
-	hr_simulated_options_init(&options);
-	options.memory_bytes = memory;
-	options.page_bytes = page;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
+	fixture_configure_simulated(memory, page);
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:0", &device));
 	return device;
 }
@@ -186,11 +183,7 @@ static void test_a_full_card_makes_its_other_parts_give_idle_pages_up(void)
 	hr__device *first, *second;
 	hr__page_id pages[32], one;
 	hr_page others;
-	hr_simulated_options options;
-	hr_simulated_options_init(&options);
-	options.memory_bytes = 32 * 256;
-	options.page_bytes = 256;
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
+	fixture_configure_simulated(32 * 256, 256);
 	CHECK_STATUS(HR_OK, hr_device_set_logical("SIM:0", (uint64_t[]){ 16 * 256, 15 * 256, 256 }, 3)); /* the third is never used */
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:0", &first));
 	CHECK_STATUS(HR_OK, hr__device_named("SIM:1", &second));

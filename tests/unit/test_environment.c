@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "fixture.h"
 #include "core/base/status.h"
 #include "headroom.h"
 #include "headroom_runtime.h"
@@ -37,13 +38,9 @@ static void clear(void)
 static void use_everything(void)
 {
 	hr_allocator allocator;
-	hr_tensor_options options;
-	hr_tensor tensor;
 	float number = 0;
 	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
-	hr_tensor_options_init(&options);
-	options.bytes = MIB;
-	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
+	hr_tensor tensor = fixture_tensor(allocator, MIB);
 	CHECK_STATUS(HR_OK, hr_step_begin(allocator));
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
@@ -159,9 +156,7 @@ static void test_a_limit_for_the_whole_process(void)
 	options.limit_bytes = HR_MIB(512); /* options that are valid without the variable are valid with it */
 	info_of("GPU:0");
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &own));
-	hr_stats stats;
-	hr_stats_init(&stats);
-	CHECK_STATUS(HR_OK, hr_allocator_get_stats(own, &stats));
+	hr_stats stats = fixture_stats(own);
 	CHECK_EQ(stats.bytes_limit, 10 * MIB);
 	void *more;
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_alloc_bytes(own, 1, &more)); /* the whole limit of the device is in use */

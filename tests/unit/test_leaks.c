@@ -2,6 +2,7 @@
  * */
 #include <sys/wait.h>
 
+#include "fixture.h"
 #include "fault_os.h"
 #include "headroom_runtime.h"
 #include "test.h"
@@ -90,12 +91,7 @@ static void test_a_closed_allocator_leaks_nothing(void)
 static void test_tensors_are_counted_wherever_they_are(void)
 {
 	hr_allocator allocator = default_allocator();
-	hr_lms_options lms;
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms));
-	lms.enabled = true;
-	lms.policy = "lru";
-	lms.host_limit = 64 * MIB;
-	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms));
+	fixture_lms(allocator, "lru", 64 * MIB);
 	for (int i = 0; i < 3; i++) {
 		hr_tensor_options options;
 		hr_tensor tensor;

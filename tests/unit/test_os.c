@@ -17,6 +17,7 @@
 #include "core/base/status.h"
 #include "fault_os.h"
 #include "core/os/os.h"
+#include "support_files.h"
 #include "test.h"
 
 #define MIB ((size_t)1 << 20)
@@ -24,33 +25,6 @@
 static const hr__os_table *os(void)
 {
 	return hr__os();
-}
-
-/* ---- files of the test: in a folder of its own, removed at the end ---- */
-
-static char folder[64];
-
-static void remove_folder(void)
-{
-	char command[128];
-	if (folder[0] == 0) return;
-	snprintf(command, sizeof command, "rm -rf %s", folder);
-	if (system(command) != 0) fprintf(stderr, "# %s failed\n", command);
-}
-
-/* The path of [name] in the folder; valid until the fourth call after it. */
-static const char *in_folder(const char *name)
-{
-	static char paths[4][128];
-	static unsigned next;
-	if (folder[0] == 0) {
-		strcpy(folder, "/tmp/headroom_test_os_XXXXXX");
-		CHECK(mkdtemp(folder) != NULL);
-		atexit(remove_folder);
-	}
-	char *path = paths[next++ % 4];
-	snprintf(path, sizeof paths[0], "%s/%s", folder, name);
-	return path;
 }
 
 static int create(const char *name)
@@ -565,7 +539,7 @@ static void test_a_sink_is_not_a_file(void)
 	os()->file_close(fd);
 	fd = -7;
 	CHECK_EQ(os()->sink_open(in_folder("file"), &fd), EEXIST);
-	CHECK_EQ(os()->sink_open(folder, &fd), EISDIR);
+	CHECK_EQ(os()->sink_open(folder_of_test(), &fd), EISDIR);
 	CHECK_EQ(os()->sink_open(in_folder("missing"), &fd), ENOENT);
 	CHECK_EQ(symlink("/dev/null", in_folder("link")), 0);
 	CHECK_EQ(os()->sink_open(in_folder("link"), &fd), ELOOP);
@@ -616,7 +590,7 @@ static void test_only_regular_files_are_opened(void)
 	size = 77;
 	CHECK_EQ(mkfifo(in_folder("pipe"), 0600), 0);
 	CHECK_EQ(os()->file_open(in_folder("pipe"), &fd, &size), EINVAL); /* does not hang */
-	CHECK_EQ(os()->file_open(folder, &fd, &size), EISDIR);
+	CHECK_EQ(os()->file_open(folder_of_test(), &fd, &size), EISDIR);
 	CHECK_EQ(os()->file_open("/dev/null", &fd, &size), EINVAL);
 	CHECK_EQ(os()->file_open(in_folder("missing"), &fd, &size), ENOENT);
 	CHECK_EQ(symlink(in_folder("loop"), in_folder("loop")), 0);

@@ -5,6 +5,7 @@
 #include "core/os/os.h"
 #include "fault_os.h"
 #include "analysis/import/pickle/pickle_json.h"
+#include "support_files.h"
 #include "test.h"
 
 /* ---- reading from memory ---- */
@@ -438,17 +439,6 @@ static void test_references_are_not_expanded(void)
 }
 
 /* ---- a snapshot of PyTorch ---- */
-
-static char *load(const char *path, size_t *size)
-{
-	FILE *file = fopen(path, "rb");
-	CHECK(file != NULL);
-	char *bytes = malloc(1 << 20);
-	*size = fread(bytes, 1, 1 << 20, file);
-	fclose(file);
-	CHECK(*size > 1000 && *size < 1 << 20);
-	return bytes;
-}
 
 static void test_every_truncation_is_noticed_where_it_is(void)
 {

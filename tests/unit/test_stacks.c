@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "fixture.h"
 #include "analysis/reader/reader.h"
 #include "core/base/names.h"
 #include "core/os/os.h"
@@ -16,33 +17,8 @@
 #include "fault_os.h"
 #include "headroom_lms.h"
 #include "headroom_record.h"
+#include "support_files.h"
 #include "test.h"
-
-/* ---- files ---- */
-
-static char directory[128];
-
-static void remove_directory(void)
-{
-	char command[256];
-	snprintf(command, sizeof command, "rm -rf %s", directory);
-	if (system(command) != 0) puts("# the test's directory was not removed");
-}
-
-static const char *path_of(const char *name)
-{
-	static char paths[4][256];
-	static unsigned next;
-	if (directory[0] == 0) {
-		const char *temporary = getenv("TMPDIR");
-		snprintf(directory, sizeof directory, "%s/hr_test_stacks_XXXXXX", temporary != NULL ? temporary : "/tmp");
-		CHECK(mkdtemp(directory) != NULL);
-		atexit(remove_directory);
-	}
-	char *path = paths[next++ % 4];
-	snprintf(path, sizeof paths[0], "%s/%s", directory, name);
-	return path;
-}
 
 /* ---- the program ---- */
 
@@ -50,19 +26,10 @@ static hr_allocator allocator;
 
 static void open_allocator(bool lms)
 {
-	hr_simulated_options simulated;
-	hr_allocator_options options;
-	hr_lms_options lms_options;
-	hr_device device;
-	hr_simulated_options_init(&simulated);
-	CHECK_STATUS(HR_OK, hr_simulated_configure(&simulated));
-	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
-	hr_allocator_options_init(&options);
-	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
+	hr_device device = fixture_simulated(FIXTURE_DEFAULT, FIXTURE_DEFAULT);
+	allocator = fixture_allocator(device, 0);
 	if (!lms) return;
-	CHECK_STATUS(HR_OK, hr_lms_options_init(&lms_options));
-	lms_options.enabled = true;
-	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms_options));
+	fixture_lms(allocator, NULL, 0);
 }
 
 /* Starts a recording with stacks of up to [depth] frames; stopped by hr_trace_stop. */
@@ -120,11 +87,8 @@ PROGRAM void *stacks_elsewhere(size_t bytes)
 
 PROGRAM hr_tensor stacks_make_tensor(size_t bytes)
 {
-	hr_tensor_options options;
 	hr_tensor tensor = { 0 };
-	hr_tensor_options_init(&options);
-	options.bytes = bytes;
-	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
+	tensor = fixture_tensor(allocator, bytes);
 	atomic_fetch_add(&calls, 1);
 	return tensor;
 }
@@ -177,7 +141,7 @@ static size_t check_functions(hr_stack stack, const char *const *names)
 
 static void test_stack_of_a_c_program_has_its_calls_innermost_first(void)
 {
-	const char *path = path_of("calls.hrt");
+	const char *path = in_folder("calls.hrt");
 	hr__event events[4];
 	open_allocator(false);
 	start(path, "16");
@@ -198,7 +162,7 @@ static void test_stack_of_a_c_program_has_its_calls_innermost_first(void)
 
 static void test_stack_has_no_more_frames_than_asked_for(void)
 {
-	const char *path = path_of("depth.hrt");
+	const char *path = in_folder("depth.hrt");
 	hr__event event;
 	open_allocator(false);
 	CHECK_EQ(hr_trace_get_stack_depth(), 0);
@@ -214,7 +178,7 @@ static void test_stack_has_no_more_frames_than_asked_for(void)
 
 static void test_recording_without_a_depth_has_no_stacks(void)
 {
-	const char *path = path_of("none.hrt");
+	const char *path = in_folder("none.hrt");
 	hr__event event;
 	hr_profiler_options options;
 	open_allocator(false);
@@ -226,14 +190,14 @@ static void test_recording_without_a_depth_has_no_stacks(void)
 	CHECK_EQ(event.stack, HR_STACK_NONE);
 
 	/* The environment's wrong value is ignored; a program's is an error. */
-	start(path_of("wrong.hrt"), "many");
+	start(in_folder("wrong.hrt"), "many");
 	CHECK_EQ(hr__stacks_depth(), 0);
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_environment_check());
 	CHECK_CONTAINS(hr_last_message(), "HEADROOM_STACKS");
 	CHECK_STATUS(HR_OK, hr_trace_stop());
 	hr_profiler_options_init(&options);
 	options.stack_depth = HR_STACK_DEPTH_MAX + 1;
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_profiler_start(in_folder("logs"), &options));
 	CHECK_CONTAINS(hr_last_message(), "stack_depth of 129");
 	hr_shutdown();
 }
@@ -246,7 +210,7 @@ static void test_profiler_records_stacks_of_the_depth_in_its_options(void)
 	open_allocator(false);
 	hr_profiler_options_init(&options);
 	options.stack_depth = 3;
-	CHECK_STATUS(HR_OK, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_OK, hr_profiler_start(in_folder("logs"), &options));
 	give(stacks_outer(1000));
 	CHECK_STATUS(HR_OK, hr_profiler_stop());
 	hr_profiler_get_last_file(path, sizeof path);
@@ -257,7 +221,7 @@ static void test_profiler_records_stacks_of_the_depth_in_its_options(void)
 
 static void test_stack_of_a_refused_request_is_recorded(void)
 {
-	const char *path = path_of("refused.hrt");
+	const char *path = in_folder("refused.hrt");
 	hr__event event;
 	open_allocator(false);
 	start(path, "16");
@@ -270,7 +234,7 @@ static void test_stack_of_a_refused_request_is_recorded(void)
 
 static void test_blocks_from_before_the_recording_have_no_stack(void)
 {
-	const char *path = path_of("before.hrt");
+	const char *path = in_folder("before.hrt");
 	hr__event events[2];
 	open_allocator(false);
 	void *before = stacks_outer(1000);
@@ -294,7 +258,7 @@ static void allocate_in_turn(void *argument, unsigned index)
 
 static void test_each_thread_has_its_own_stacks(void)
 {
-	const char *path = path_of("threads.hrt");
+	const char *path = in_folder("threads.hrt");
 	static hr__event events[2 * ROUNDS];
 	open_allocator(false);
 	start(path, "16");
@@ -328,7 +292,7 @@ static void allocate_without(void *argument, unsigned index)
 static void test_stack_that_is_set_takes_precedence_and_needs_no_depth(void)
 {
 	for (int captures = 0; captures < 2; captures++) {
-		const char *path = path_of(captures ? "set_captures.hrt" : "set.hrt");
+		const char *path = in_folder(captures ? "set_captures.hrt" : "set.hrt");
 		hr__event events[4];
 		open_allocator(false);
 		start(path, captures ? "16" : "0");
@@ -371,7 +335,7 @@ static void test_stack_keeps_its_innermost_frames(void)
 
 static void test_memory_of_a_tensor_has_the_stack_of_its_creation(void)
 {
-	const char *path = path_of("tensors.hrt");
+	const char *path = in_folder("tensors.hrt");
 	hr__event events[8];
 	open_allocator(true);
 	start(path, "16");
@@ -391,7 +355,7 @@ static void test_memory_of_a_tensor_has_the_stack_of_its_creation(void)
 
 static void test_child_of_a_fork_captures_nothing_until_it_records(void)
 {
-	const char *path = path_of("parent.hrt"), *own = path_of("child.hrt");
+	const char *path = in_folder("parent.hrt"), *own = in_folder("child.hrt");
 	hr__event events[2];
 	open_allocator(false);
 	start(path, "16");
@@ -427,7 +391,7 @@ static void test_captured_stacks_survive_kill_9(void)
 	static hr__event events[1000];
 	CHECK(done != MAP_FAILED);
 	for (uint64_t round = 0; round < hr_test_scaled(5); round++) {
-		const char *path = path_of("killed.hrt");
+		const char *path = in_folder("killed.hrt");
 		atomic_store(done, 0);
 		fflush(stdout);
 		pid_t child = fork();
@@ -457,7 +421,7 @@ static void test_captured_stacks_survive_kill_9(void)
 /* With faults, a recording starts or not; once started, allocations succeed, and the file can be read. */
 static void record_with_faults(uint64_t n, bool forever)
 {
-	const char *path = path_of("faults.hrt");
+	const char *path = in_folder("faults.hrt");
 	hr__event events[8];
 	unlink(path);
 	hr_fault_os_install();
@@ -504,10 +468,10 @@ static void test_system_without_captures_is_reported(void)
 	open_allocator(false);
 	hr_profiler_options_init(&options);
 	options.stack_depth = 16;
-	CHECK_STATUS(HR_UNSUPPORTED, hr_profiler_start(path_of("logs"), &options));
+	CHECK_STATUS(HR_UNSUPPORTED, hr_profiler_start(in_folder("logs"), &options));
 	CHECK_CONTAINS(hr_last_message(), "call stacks cannot be captured");
 	/* A setting in the environment never stops a program. */
-	start(path_of("unsupported.hrt"), "16");
+	start(in_folder("unsupported.hrt"), "16");
 	give(stacks_outer(1000));
 	CHECK_STATUS(HR_OK, hr_trace_stop());
 	hr_shutdown();

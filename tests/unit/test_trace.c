@@ -5,6 +5,7 @@
 #include "core/base/names.h"
 #include "fault_os.h"
 #include "core/os/os.h"
+#include "support_files.h"
 #include "test.h"
 #include "core/trace/format.h"
 #include "analysis/reader/reader.h"
@@ -13,37 +14,6 @@
 #define SMALL_BLOCK 4096u
 
 /* ---- files ---- */
-
-static char directory[128];
-
-static void remove_directory(void)
-{
-	char command[256];
-	snprintf(command, sizeof command, "rm -rf %s", directory);
-	if (system(command) != 0) puts("# the test's directory was not removed");
-}
-
-/* A path for a new file in a directory of the test's own. */
-static const char *path_of(const char *name)
-{
-	static char paths[4][256];
-	static unsigned next;
-	if (directory[0] == 0) {
-		const char *temporary = getenv("TMPDIR");
-		snprintf(directory, sizeof directory, "%s/hr_test_trace_XXXXXX", temporary != NULL ? temporary : "/tmp");
-		CHECK(mkdtemp(directory) != NULL);
-		atexit(remove_directory);
-	}
-	char *path = paths[next++ % 4];
-	snprintf(path, sizeof paths[0], "%s/%s", directory, name);
-	return path;
-}
-
-static bool exists(const char *path)
-{
-	struct stat facts;
-	return lstat(path, &facts) == 0;
-}
 
 static uint64_t size_of(const char *path)
 {
@@ -57,14 +27,10 @@ typedef struct bytes {
 	size_t size;
 } bytes;
 
-static bytes load(const char *path)
+static bytes bytes_of(const char *path)
 {
-	bytes out = { NULL, (size_t)size_of(path) };
-	FILE *file = fopen(path, "rb");
-	out.data = malloc(out.size);
-	CHECK(file != NULL && out.data != NULL);
-	CHECK_EQ(fread(out.data, 1, out.size, file), out.size);
-	fclose(file);
+	bytes out;
+	out.data = load(path, &out.size);
 	return out;
 }
 
@@ -261,7 +227,7 @@ static uint64_t write_training(unsigned steps)
 /* Writes a small file with events and definitions of many kinds; returns its bytes. */
 static bytes small_file(const char *name, uint64_t *events)
 {
-	const char *path = path_of(name);
+	const char *path = in_folder(name);
 	uint64_t seed = 9;
 	CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
 	hr__trace_define_device(3, "GPU:0", 1u << 30, 2u << 20);
@@ -278,14 +244,14 @@ static bytes small_file(const char *name, uint64_t *events)
 	}
 	*events = 18 * 3 + 100;
 	CHECK_STATUS(HR_OK, hr__trace_close());
-	return load(path);
+	return bytes_of(path);
 }
 
 /* ---- writing and reading back ---- */
 
 static void test_trace_brings_back_every_kind_with_every_field(void)
 {
-	const char *path = path_of("kinds");
+	const char *path = in_folder("kinds");
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	CHECK(hr__trace_is_on());
 	/* Every ordered pair of levels, so that fields change and stay. */
@@ -314,7 +280,7 @@ static void test_trace_brings_back_every_kind_with_every_field(void)
 
 static void test_trace_brings_back_random_events(void)
 {
-	const char *path = path_of("random");
+	const char *path = in_folder("random");
 	uint64_t count = hr_test_scaled(100000), write_seed = hr_test_seed(), read_seed = write_seed;
 	CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
 	for (uint64_t i = 0; i < count; i++) {
@@ -335,7 +301,7 @@ static void test_trace_brings_back_random_events(void)
 
 static void test_trace_alloc_and_free_say_what_the_event_says(void)
 {
-	const char *path = path_of("frequent");
+	const char *path = in_folder("frequent");
 	uint64_t seed = hr_test_seed();
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	for (int i = 0; i < 20000; i++) {
@@ -367,7 +333,7 @@ static void test_trace_alloc_and_free_say_what_the_event_says(void)
 
 static void test_trace_names_are_translated_to_the_reader(void)
 {
-	const char *path = path_of("names");
+	const char *path = in_folder("names");
 	char long_name[1025];
 	memset(long_name, 'n', 1024);
 	long_name[1024] = 0;
@@ -430,7 +396,7 @@ static void test_trace_names_are_translated_to_the_reader(void)
 
 static void test_trace_holds_every_name_there_can_be(void)
 {
-	const char *path = path_of("many_names");
+	const char *path = in_folder("many_names");
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	for (unsigned i = 0; i < 65600; i++) {
 		hr__event event = { .kind = HR__EVENT_ALLOC, .op = name_number(i), .shape = shape_number(i), .bytes = i };
@@ -450,7 +416,7 @@ static void test_trace_holds_every_name_there_can_be(void)
 
 static void test_trace_holds_every_stack_there_can_be(void)
 {
-	const char *path = path_of("many_stacks");
+	const char *path = in_folder("many_stacks");
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	for (unsigned i = 0; i < 65600; i++) {
 		hr_frame frame = { .function = name_number(i % 100), .line = i };
@@ -480,7 +446,7 @@ static void test_trace_holds_every_stack_there_can_be(void)
 
 static void test_trace_tells_the_time(void)
 {
-	const char *path = path_of("time");
+	const char *path = in_folder("time");
 	struct timespec pause = { 0, 30000000 };
 	uint64_t wall = hr__os()->wall_clock_ns();
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
@@ -507,7 +473,7 @@ static void test_trace_tells_the_time(void)
 
 static void test_trace_without_events_is_a_trace(void)
 {
-	const char *path = path_of("empty");
+	const char *path = in_folder("empty");
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	CHECK_STATUS(HR_OK, hr__trace_close());
 	hr__trace_reader *reader = open_file(path);
@@ -519,7 +485,7 @@ static void test_trace_without_events_is_a_trace(void)
 
 static void test_trace_takes_at_most_16_bytes_per_event(void)
 {
-	const char *path = path_of("training");
+	const char *path = in_folder("training");
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	uint64_t events = write_training(500);
 	CHECK_STATUS(HR_OK, hr__trace_close());
@@ -533,7 +499,7 @@ static void test_trace_takes_at_most_16_bytes_per_event(void)
 
 static void test_trace_can_be_read_while_it_is_written(void)
 {
-	const char *path = path_of("live");
+	const char *path = in_folder("live");
 	hr__event event;
 	CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
 	for (uint64_t i = 0; i < 2000; i++) {
@@ -569,7 +535,7 @@ static void write_numbered(void *argument, unsigned index)
 
 static void test_trace_keeps_every_event_of_every_thread(void)
 {
-	const char *path = path_of("threads");
+	const char *path = in_folder("threads");
 	uint64_t count = hr_test_scaled(100000), next[THREADS] = { 0 }, time = 0;
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	hr_test_threads(THREADS, write_numbered, &count);
@@ -607,7 +573,7 @@ static void *write_one_and_leave(void *argument)
 static void test_trace_threads_that_end_leave_their_block_to_others(void)
 {
 	enum { COUNT = 1000 };
-	const char *path = path_of("churn");
+	const char *path = in_folder("churn");
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	for (uintptr_t i = 0; i < COUNT; i++) {
 		pthread_t thread;
@@ -650,11 +616,11 @@ static void *open_and_close(void *argument)
 		uint64_t events;
 		bool complete = false;
 		snprintf(name, sizeof name, "race_%llu", (unsigned long long)i);
-		const char *path = path_of(name);
+		const char *path = in_folder(name);
 		CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, i % 2 ? SMALL_BLOCK : HR__TRACE_BLOCK_BYTES));
 		nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
 		CHECK_STATUS(HR_OK, hr__trace_close());
-		bytes file = load(path);
+		bytes file = bytes_of(path);
 		CHECK_STATUS(HR_OK, read_all(file.data, file.size, &events, &complete));
 		CHECK(complete);
 		free(file.data);
@@ -705,7 +671,7 @@ static void test_trace_can_be_read_while_threads_write_it(void)
 {
 	char path[256];
 	pthread_t thread;
-	snprintf(path, sizeof path, "%s", path_of("live_threads"));
+	snprintf(path, sizeof path, "%s", in_folder("live_threads"));
 	CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
 	CHECK_EQ(pthread_create(&thread, NULL, read_live, path), 0);
 	hr_test_threads(2, write_in_bursts, NULL);
@@ -723,7 +689,7 @@ static void test_trace_counts_the_events_of_too_many_threads(void)
 {
 	enum { COUNT = 16384 + 10 };
 	if (HR_TEST_SANITIZED) hr_test_skip("16,394 threads take minutes under a sanitizer");
-	const char *path = path_of("vanishing");
+	const char *path = in_folder("vanishing");
 	CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
 	for (uintptr_t i = 0; i < COUNT; i++) {
 		pthread_t thread;
@@ -795,7 +761,7 @@ static void test_trace_survives_kill_9(void)
 	uint64_t seed = hr_test_seed(), rounds = hr_test_scaled(10);
 	CHECK(p != MAP_FAILED);
 	for (uint64_t round = 0; round < rounds; round++) {
-		snprintf(p->path, sizeof p->path, "%s", path_of("killed"));
+		snprintf(p->path, sizeof p->path, "%s", in_folder("killed"));
 		atomic_store(&p->written[0], 0);
 		atomic_store(&p->written[1], 0);
 		fflush(stdout);
@@ -839,7 +805,7 @@ static void *write_beside_forks(void *argument)
 
 static void test_a_fork_does_not_change_the_trace_of_the_parent(void)
 {
-	const char *path = path_of("parent"), *child_path = path_of("child");
+	const char *path = in_folder("parent"), *child_path = in_folder("child");
 	char own_path[256];
 	pthread_t thread;
 	hr__event event;
@@ -871,7 +837,7 @@ static void test_a_fork_does_not_change_the_trace_of_the_parent(void)
 
 static void test_a_trace_that_cannot_start_or_stop_has_a_reason(void)
 {
-	const char *path = path_of("taken");
+	const char *path = in_folder("taken");
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__trace_close());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__trace_open(NULL));
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__trace_open(""));
@@ -885,8 +851,8 @@ static void test_a_trace_that_cannot_start_or_stop_has_a_reason(void)
 	CHECK_STATUS(HR_IO, hr__trace_open("/proc/trace"));
 	unlink(path);
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
-	CHECK_STATUS(HR_IN_USE, hr__trace_open(path_of("second")));
-	CHECK(!exists(path_of("second")));
+	CHECK_STATUS(HR_IN_USE, hr__trace_open(in_folder("second")));
+	CHECK(!exists(in_folder("second")));
 	CHECK_STATUS(HR_OK, hr__trace_close());
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__trace_close());
 	struct stat facts;
@@ -898,10 +864,10 @@ static void test_the_trace_reader_explains_why_it_cannot_open(void)
 {
 	hr__trace_reader *reader = NULL;
 	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__trace_reader_open(NULL, &reader));
-	CHECK_STATUS(HR_IO, hr__trace_reader_open(path_of("missing"), &reader));
+	CHECK_STATUS(HR_IO, hr__trace_reader_open(in_folder("missing"), &reader));
 	CHECK_CONTAINS(hr_last_message(), "missing");
 	CHECK_STATUS(HR_IO, hr__trace_reader_open("/tmp", &reader));
-	const char *path = path_of("text");
+	const char *path = in_folder("text");
 	FILE *file = fopen(path, "w");
 	for (int i = 0; i < 100; i++) fputs("this is not a trace\n", file);
 	fclose(file);
@@ -938,7 +904,7 @@ static void write_to_full_disk(const char *path, uint64_t count, hr__event_kind 
 
 static void test_a_trace_stays_readable_on_a_full_disk(void)
 {
-	const char *path = path_of("full");
+	const char *path = in_folder("full");
 	struct rlimit limit = { 2u << 20, 2u << 20 };
 	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
@@ -949,7 +915,7 @@ static void test_a_trace_stays_readable_on_a_full_disk(void)
 
 static void test_a_trace_stays_readable_when_the_disk_fills_up(void)
 {
-	const char *path = path_of("filling");
+	const char *path = in_folder("filling");
 	hr_fault_os_install();
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	hr_fault_os_fail_nth(1, true, ENOSPC);
@@ -1001,7 +967,7 @@ static void record_and_read(const char *path, unsigned events)
 
 static void test_trace_leaves_nothing_behind_when_any_call_fails(void)
 {
-	const char *path = path_of("nth");
+	const char *path = in_folder("nth");
 	for (int forever = 0; forever < 2; forever++) {
 		for (uint64_t n = 1;; n++) {
 			hr_fault_os_install();
@@ -1016,7 +982,7 @@ static void test_trace_leaves_nothing_behind_when_any_call_fails(void)
 		}
 		uint64_t events;
 		bool complete = false;
-		bytes file = load(path);
+		bytes file = bytes_of(path);
 		CHECK_STATUS(HR_OK, read_all(file.data, file.size, &events, &complete));
 		CHECK_EQ(events, 2000);
 		free(file.data);
@@ -1366,7 +1332,7 @@ static void test_trace_reader_notices_that_the_file_changes(void)
 	hr__event event;
 	hr_status status;
 	for (int damage = 0; damage < 2; damage++) {
-		const char *path = path_of(damage == 0 ? "shrinking" : "changing");
+		const char *path = in_folder(damage == 0 ? "shrinking" : "changing");
 		CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
 		for (unsigned i = 0; i < 5000; i++) hr__trace_free(1, i * 256, 0);
 		CHECK_STATUS(HR_OK, hr__trace_close());
@@ -1417,7 +1383,7 @@ static uint8_t *put_long(uint8_t *to, uint64_t value)
 static void test_trace_reader_needs_no_memory_for_what_it_skips(void)
 {
 	enum { LANES = 40, BLOCK = 16 << 20 };
-	const char *path = path_of("sparse");
+	const char *path = in_folder("sparse");
 	struct hr_fault_os_live live;
 	hr__event event;
 	uint64_t count = 0, most = 0;
@@ -1494,7 +1460,7 @@ static void test_trace_of_large_blocks_reads_from_a_file_as_from_memory(void)
 	uint64_t seed = hr_test_seed();
 	uint8_t *all = malloc(128 + BLOCKS * BLOCK);
 	for (uint64_t round = 0; round < hr_test_scaled(20); round++) {
-		const char *path = path_of("large");
+		const char *path = in_folder("large");
 		hr__trace_reader *readers[2];
 		hr__event a, b;
 		hr_status status;
@@ -1534,7 +1500,7 @@ static int create_and_note(const char *path, int *out_fd)
 
 static void test_trace_has_measured_the_clock_before_there_is_a_file(void)
 {
-	const char *path = path_of("clock");
+	const char *path = in_folder("clock");
 	uint64_t start_ticks;
 	creating_os = *hr__os_linux();
 	creating_os.file_create = create_and_note;
@@ -1542,7 +1508,7 @@ static void test_trace_has_measured_the_clock_before_there_is_a_file(void)
 	CHECK_STATUS(HR_OK, hr__trace_open(path));
 	CHECK_STATUS(HR_OK, hr__trace_close());
 	hr__os_replace(NULL);
-	bytes file = load(path);
+	bytes file = bytes_of(path);
 	memcpy(&start_ticks, file.data + 48, 8);
 	CHECK_LE(start_ticks, created_ticks);
 	free(file.data);
@@ -1565,7 +1531,7 @@ static void test_trace_that_is_closed_while_it_is_opened_can_be_read(void)
 	closing_os.file_read = close_and_read;
 	hr__os_replace(&closing_os);
 	for (uint64_t read = 1; read < 60; read++) {
-		const char *path = path_of("closing");
+		const char *path = in_folder("closing");
 		hr__trace_reader *reader = NULL;
 		hr__event event;
 		uint64_t count = 0;
@@ -1607,7 +1573,7 @@ static void save_seed(const char *path, const char *name, uint8_t mode, size_t c
 	char target[512];
 	uint64_t events;
 	bool complete;
-	bytes file = load(path);
+	bytes file = bytes_of(path);
 	memcpy(made, file.data, 128);
 	put_le(12, 128, 4);
 	if (made[88] != 0) put_le(80, file.size - 4096 + 128, 8);
@@ -1618,7 +1584,7 @@ static void save_seed(const char *path, const char *name, uint8_t mode, size_t c
 	memcpy(seed + 1 + 128, file.data + 4096, size - 128);
 	CHECK_STATUS(HR_OK, read_all(seed + 1, size, &events, &complete));
 	if (seeds != NULL) snprintf(target, sizeof target, "%s/%s", seeds, name);
-	else snprintf(target, sizeof target, "%s", path_of("seed"));
+	else snprintf(target, sizeof target, "%s", in_folder("seed"));
 	FILE *out = fopen(target, "wb");
 	CHECK(out != NULL);
 	CHECK_EQ(fwrite(seed, 1, size + 1, out), size + 1);
@@ -1644,7 +1610,7 @@ static void write_a_few(void *argument, unsigned index)
 
 static void test_trace_seeds_for_the_fuzzer_are_traces(void)
 {
-	const char *path = path_of("seed.trace");
+	const char *path = in_folder("seed.trace");
 	CHECK_STATUS(HR_OK, hr__trace_open_blocks(path, SMALL_BLOCK));
 	CHECK_STATUS(HR_OK, hr__trace_close());
 	save_seed(path, "empty", 0, 0);
