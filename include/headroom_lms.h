@@ -115,7 +115,10 @@ static inline hr_status hr_lms_options_init(hr_lms_options *options)
 HR_API HR_CHECK_RESULT hr_status hr_lms_configure(hr_allocator allocator, const hr_lms_options *options);
 
 /* Changes options.limit. Tensors above the new limit are evicted; the call waits for tensors that other threads are already
- * moving. HR_BAD_LIMIT, with nothing changed, when more bytes than that are pinned or cannot be evicted. */
+ * moving. If the call fails, the limit is unchanged, but tensors that it has evicted by then stay evicted until they are used.
+ *
+ * HR_BAD_LIMIT            more bytes than that are pinned or cannot be evicted, or the host is full
+ * HR_DEVICE_ERROR, HR_IO  a tensor could not be evicted */
 HR_API HR_CHECK_RESULT hr_status hr_lms_set_limit(hr_allocator allocator, uint64_t bytes);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
@@ -176,7 +179,7 @@ typedef struct hr_pin {
  * hr_stream_wait_stream, whether the tensor was evicted in between or not.
  *
  * HR_OUT_OF_MEMORY        no memory, although everything inactive was evicted. The message names the op (hr_op_set), its tensors
- *                         with their sizes, and the least limit that would be enough; or the host tier that is full and its setting
+ *                         with their sizes, and the smallest sufficient limit; or the host tier that is full and its setting
  * HR_INVALID_ARGUMENT     HR_READ of a tensor that was never written; tensors of several allocators
  * HR_INVALID_HANDLE               a tensor was destroyed
  * HR_CORRUPT              verify: restored contents differ from the evicted ones; the message names the tensor, which stays evicted
@@ -251,7 +254,8 @@ HR_API hr_status hr_tensor_prefetch(hr_tensor tensor);
 
 /* Evicts everything inactive now, or with a [tag] only tensors with that tag (HR_NAME_NONE = everything). *bytes receives the
  * device memory that was freed; [bytes] may be NULL. Returns the first error; all tensors that could be evicted are evicted.
- * HR_NOT_READY: no tensor was created on the allocator. */
+ * HR_NOT_READY: no tensor was created on the allocator. HR_UNSUPPORTED: Large Model Support is off there, so nothing can be
+ * evicted. */
 HR_API HR_CHECK_RESULT hr_status hr_lms_reclaim_inactive(hr_allocator allocator, hr_name tag, uint64_t *bytes);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
@@ -303,41 +307,41 @@ HR_API HR_CHECK_RESULT hr_status hr_lms_policy_register(const char *name, const 
 
 /* name, meaning. All are int64_t; the order never changes, new fields are added at the end. */
 #define HR_LMS_STATS_TABLE(X)                                                                      \
-	X(num_tensors, "tensors there are")                                                            \
+	X(num_tensors, "tensors that exist")                                                           \
 	X(num_pins, "pins held now")                                                                   \
 	X(bytes_pinned, "device bytes of pinned tensors")                                              \
-	X(bytes_inactive, "device bytes of resident tensors that nothing is using")                    \
-	X(bytes_reclaimed, "total device bytes freed by moving tensors out")                           \
-	X(bytes_out_now, "device bytes of tensors that are out now")                                   \
-	X(peak_bytes_out, "most bytes_out_now since start or reset")                                   \
+	X(bytes_inactive, "device bytes of resident tensors without pins")                             \
+	X(bytes_reclaimed, "device bytes freed by evictions")                                          \
+	X(bytes_out_now, "device bytes of tensors that are evicted now")                               \
+	X(peak_bytes_out, "highest bytes_out_now since start or reset")                                \
 	X(bytes_copied_out, "bytes copied to the host")                                                \
 	X(bytes_copied_in, "bytes copied from the host")                                               \
-	X(num_evictions, "tensors moved out")                                                          \
-	X(num_clean_evictions, "of those, without a copy")                                             \
-	X(num_restores, "tensors brought back")                                                        \
-	X(num_single_reclaims, "requests met by moving one tensor out")                                \
-	X(num_multi_reclaims, "requests met by moving several adjacent ones out")                      \
-	X(num_full_reclaims, "requests for which everything inactive had to go")                       \
-	X(num_planned_evictions, "evictions that the policy made ahead of need")                       \
-	X(num_prefetches, "returns asked for ahead of a pin")                                          \
-	X(num_prefetch_hits, "pins that found their tensor back, or on its way, because of one")       \
-	X(num_prefetch_misses, "pins that had to bring their tensor back")                             \
-	X(num_prefetches_refused, "returns that found no room and were put off")                       \
-	X(stall_ns, "time for which streams waited for tensors to come back, where the device tells")  \
+	X(num_evictions, "tensors evicted")                                                            \
+	X(num_clean_evictions, "evictions without a copy")                                             \
+	X(num_restores, "tensors restored")                                                            \
+	X(num_single_reclaims, "requests met by evicting one tensor")                                  \
+	X(num_multi_reclaims, "requests met by evicting several tensors")                              \
+	X(num_full_reclaims, "requests for which everything inactive was evicted")                     \
+	X(num_planned_evictions, "evictions that the policy started before memory was needed")         \
+	X(num_prefetches, "restores started before a pin")                                             \
+	X(num_prefetch_hits, "pins of a tensor that was prefetched")                                   \
+	X(num_prefetch_misses, "pins that had to restore their tensor")                                \
+	X(num_prefetches_refused, "prefetches postponed for lack of memory")                           \
+	X(stall_ns, "time that streams waited for restores, if the device reports it")                 \
 	X(num_steps, "steps begun")                                                                    \
-	X(num_steps_planned, "of those, run by a plan")                                                \
-	X(num_mismatches, "tensors that were not used as in the step before")                          \
-	X(plan_step_ns, "what the plan in force expects of a step")                                    \
-	X(plan_bound_ns, "extra time that no way of moving tensors could avoid, for the last learned step") \
-	X(plan_bytes_out, "bytes that the plan in force sends out in a step")                          \
-	X(plan_bytes_in, "and brings back")                                                            \
-	X(host_bytes, "bytes of pinned host memory that hold tensors")                                 \
-	X(peak_host_bytes, "most host_bytes since start or reset")                                     \
+	X(num_steps_planned, "steps that followed a plan")                                             \
+	X(num_mismatches, "tensors used differently from the previous step")                           \
+	X(plan_step_ns, "time of a step that the active plan expects")                                 \
+	X(plan_bound_ns, "extra time that no plan could avoid, for the last learned step")             \
+	X(plan_bytes_out, "bytes that the active plan copies to the host in a step")                   \
+	X(plan_bytes_in, "bytes that the active plan restores in a step")                              \
+	X(host_bytes, "bytes of tensors in pinned host memory")                                        \
+	X(peak_host_bytes, "highest host_bytes since start or reset")                                  \
 	X(spilled_bytes, "bytes of tensors in the file of spill_dir")                                  \
 	X(num_defragmentations, "times live tensors were moved to join free memory")                   \
-	X(bytes_defragged, "bytes so moved")                                                           \
-	X(num_pin_waits, "times a pin waited for others to unpin")                                     \
-	X(num_repeats, "steps that were found without being marked")
+	X(bytes_defragged, "bytes moved by defragmentation")                                           \
+	X(num_pin_waits, "pins that waited for other threads to unpin")                                \
+	X(num_repeats, "steps found without being marked")
 
 typedef struct hr_lms_stats {
 	size_t struct_size;
@@ -368,7 +372,7 @@ HR_API HR_CHECK_RESULT hr_status hr_lms_get_stats(hr_allocator allocator, hr_lms
 
 /* Checks the invariants of every tensor of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant.
  * Correct at any moment: other threads that use a tensor wait meanwhile. HR_NOT_READY: other threads pinned and moved tensors
- * all the time, so there was no moment to check; or no tensor was created yet. */
+ * at every attempt to check; or no tensor was created yet. */
 HR_API HR_CHECK_RESULT hr_status hr_lms_check(hr_allocator allocator);
 
 #ifdef __cplusplus

@@ -375,7 +375,7 @@ static void test_an_out_of_memory_report_shows_them(void)
 	fill(kept, 1);
 	CHECK_STATUS(HR_OK, hr_tensor_pin(kept, HR_READ, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(more, HR_WRITE, HR_STREAM_DEFAULT));
-	CHECK_CONTAINS(hr_last_message(), "least limit that would do is 5.0 MiB");
+	CHECK_CONTAINS(hr_last_message(), "smallest sufficient limit is 5.0 MiB");
 	hr_oom_report report;
 	hr_verdict verdict = { .struct_size = sizeof verdict };
 	CHECK_STATUS(HR_OK, hr_oom_get_last(&report));

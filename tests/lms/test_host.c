@@ -545,7 +545,7 @@ static void test_a_disk_that_fails_is_told_of(void)
 	atomic_store(&disk.read_error, 0);
 	atomic_store(&disk.missing, 1);
 	CHECK_STATUS(HR_IO, hr__host_load(host, &kept, address_of(block), 0));
-	CHECK_CONTAINS(hr_last_message(), "ends too early: 1 byte at ");
+	CHECK_CONTAINS(hr_last_message(), "is too short: 1 byte missing at offset ");
 	atomic_store(&disk.missing, 0);
 	check_load(host, &kept, block, 1, 0);
 	CHECK_EQ(hr__host_get_usage(host).spilled_bytes, 100000);

@@ -166,7 +166,7 @@ static void test_a_new_tensor_whose_pin_failed_is_still_new(void)
 		fill(old, MIB, 5);
 		for (int i = 0; i < 3; i++) {
 			CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin_all(pins, 4, HR_STREAM_DEFAULT));
-			CHECK_CONTAINS(hr_last_message(), "least limit that would do");
+			CHECK_CONTAINS(hr_last_message(), "smallest sufficient limit");
 			CHECK_EQ(state_of(a), HR_TENSOR_NEW);
 			CHECK_EQ(state_of(large), HR_TENSOR_NEW);
 			CHECK_STATUS(HR_OK, hr_lms_check(allocator));
@@ -333,7 +333,16 @@ static void test_a_limit_below_what_stays_is_refused(void)
 	fill(a, MIB, 1);
 	fill(b, 2 * MIB, 2); /* does not fit on the host */
 	CHECK_STATUS(HR_BAD_LIMIT, hr_lms_set_limit(allocator, MIB));
-	CHECK_CONTAINS(hr_last_message(), "the limit stays what it was");
+	CHECK_CONTAINS(hr_last_message(), "the limit is unchanged");
+	/* What was evicted before the call failed has its contents, and both fit at once as before. */
+	hr_tensor_info info = { .struct_size = sizeof info };
+	CHECK_STATUS(HR_OK, hr_tensor_get_info(a, &info));
+	CHECK_EQ((int)info.state, (int)HR_TENSOR_OUT);
+	hr_pin both[] = { { a, HR_READ }, { b, HR_READ } };
+	CHECK_STATUS(HR_OK, hr_tensor_pin_all(both, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(both, 2, HR_STREAM_DEFAULT));
+	expect(a, MIB, 1);
+	expect(b, 2 * MIB, 2);
 	CHECK_STATUS(HR_OK, hr_tensor_pin(b, HR_READ, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_BAD_LIMIT, hr_lms_set_limit(allocator, MIB));
 	CHECK_CONTAINS(hr_last_message(), "pinned");

@@ -400,7 +400,7 @@ static void test_an_op_that_never_fits_fails_at_once(void)
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin_all(pins, 2 * EACH, here.streams[0]));
 	CHECK_LE(hr_test_now() - start, 20);
 	CHECK_CONTAINS(hr_last_message(), "it needs 1.5 MiB at once");
-	CHECK_CONTAINS(hr_last_message(), "least limit that would do is 1.5 MiB");
+	CHECK_CONTAINS(hr_last_message(), "smallest sufficient limit is 1.5 MiB");
 	tear_down();
 }
 
@@ -454,11 +454,11 @@ static void ask_too_much(uint64_t limit, uint64_t lms_limit, bool something_stay
 /* Other threads hold pins, but releasing them would not be enough. */
 static void test_an_op_that_never_fits_waits_for_nobody(void)
 {
-	struct asked own = { 3, "needs 768.0 KiB at once", "0 B more does not leave", "least limit that would do is 768.0 KiB" };
+	struct asked own = { 3, "needs 768.0 KiB at once", "0 B more cannot be evicted", "smallest sufficient limit is 768.0 KiB" };
 	ask_too_much(512 * KIB, 0, false, &own);
 	ask_too_much(16 * MIB, 512 * KIB, false, &own);
 	/* Tensors that another thread has pinned too count as its own, and a tensor that is never evicted reduces the room. */
-	struct asked all = { 4, "needs 1.0 MiB at once", "256.0 KiB more does not leave", "least limit that would do is 1.3 MiB" };
+	struct asked all = { 4, "needs 1.0 MiB at once", "256.0 KiB more cannot be evicted", "smallest sufficient limit is 1.3 MiB" };
 	ask_too_much(MIB, 0, true, &all);
 	ask_too_much(16 * MIB, MIB, true, &all);
 }

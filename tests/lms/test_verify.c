@@ -77,7 +77,7 @@ static void expect_corrupt(hr_tensor tensor)
 	hr_tensor_info info = { .struct_size = sizeof info };
 	CHECK_STATUS(HR_CORRUPT, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
 	CHECK_CONTAINS(hr_last_message(), "the_op");
-	CHECK_CONTAINS(hr_last_message(), "other contents than it left with");
+	CHECK_CONTAINS(hr_last_message(), "other contents than it was evicted with");
 	CHECK_STATUS(HR_OK, hr_tensor_get_info(tensor, &info));
 	CHECK_EQ(info.state, HR_TENSOR_OUT);
 }

@@ -137,10 +137,9 @@ hr_status hr_lms_check(hr_allocator handle)
 	if (status) return status;
 	int broken = hr__lms_check(lms);
 	if (broken == HR__LMS_CHECK_BUSY)
-		return hr__fail(HR_NOT_READY,
-		                "tensors of %s were pinned or moved all the time, so that there was no moment to check them; try again",
+		return hr__fail(HR_NOT_READY, "tensors of %s were pinned or moved at every attempt to check them; try again",
 		                lms->allocator->name);
 	return broken
-	           ? hr__fail(HR_CORRUPT, "invariant %d of tensors does not hold on %s; please report it", broken, lms->allocator->name)
+	           ? hr__fail(HR_CORRUPT, "invariant %d of tensors is violated on %s; please report it", broken, lms->allocator->name)
 	           : HR_OK;
 }

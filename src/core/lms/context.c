@@ -106,7 +106,7 @@ static hr_status set_policy(hr__lms *lms, const char *name)
 	if (!strcmp(name, "lru")) return HR_OK;
 	if (hr__lms_policy_find(name, &lms->policy, &lms->policy_user)) return HR_OK;
 	return hr__fail(HR_INVALID_ARGUMENT,
-	                "there is no policy \"%.40s\"; there are learned, lru, and what hr_lms_policy_register was given", name);
+	                "no policy is named \"%.40s\"; use learned, lru, or a name registered with hr_lms_policy_register", name);
 }
 
 /* A policy in the environment that does not exist, because the program does not register it, is ignored. */
@@ -125,10 +125,11 @@ static hr_status check_options(const hr__allocator *allocator, const hr_lms_opti
 		return hr__fail(HR_UNSUPPORTED, "%s is of kind \"%s\"; tensors need one of kind \"bfc\"", allocator->name,
 		                allocator->kind_name);
 	if (options->safety != HR_SAFETY_NONE && options->safety != HR_SAFETY_HOST_MAPPED)
-		return hr__fail(HR_INVALID_ARGUMENT, "safety %d is none of HR_SAFETY_NONE, HR_SAFETY_HOST_MAPPED", (int)options->safety);
+		return hr__fail(HR_INVALID_ARGUMENT, "safety is %d, which is neither HR_SAFETY_NONE nor HR_SAFETY_HOST_MAPPED",
+		                (int)options->safety);
 	if (options->safety == HR_SAFETY_NONE) return HR_OK;
 	hr_status status = hr__host_pages_check(allocator->device);
-	return status ? hr__fail_in(status, "%s has no HR_SAFETY_HOST_MAPPED", hr__device_name(allocator->device)) : HR_OK;
+	return status ? hr__fail_in(status, "%s does not support HR_SAFETY_HOST_MAPPED", hr__device_name(allocator->device)) : HR_OK;
 }
 
 /* The [status] of a setting with that text. A setting of the environment that fails is ignored, and the program continues without
@@ -215,7 +216,7 @@ hr_status hr_lms_configure(hr_allocator handle, const hr_lms_options *options)
 	status = make_context(handle, &whole, &made);
 	if (!status && !made)
 		return hr__fail(HR_IN_USE,
-		                "tensors were created on this allocator already, or it was configured before; configure it first");
+		                "this allocator already has tensors or was configured before; configure it before its first tensor");
 	return status;
 }
 

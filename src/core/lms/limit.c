@@ -11,8 +11,8 @@ static uint64_t unevictable_bytes(hr__lms *lms)
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		const hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_acquire(&tensor->word);
-		bool home = hr__word_place(word) == HR__PLACE_RESIDENT || hr__word_place(word) == HR__PLACE_MOVING;
-		if (home && (word & HR__WORD_PINS || hr__load_relaxed(&tensor->never_evict) || !lms->enabled))
+		bool resident = hr__word_place(word) == HR__PLACE_RESIDENT || hr__word_place(word) == HR__PLACE_MOVING;
+		if (resident && (word & HR__WORD_PINS || hr__load_relaxed(&tensor->never_evict) || !lms->enabled))
 			bytes += tensor->device_bytes;
 	}
 	hr__lock_release(&lms->lock);
@@ -28,7 +28,8 @@ hr_status hr_lms_set_limit(hr_allocator handle, uint64_t bytes)
 	if (bytes && bytes < least) {
 		hr__sizes size = HR__SIZES(bytes, least);
 		return hr__fail(HR_BAD_LIMIT,
-		                "a limit of %s is below what is pinned or may not leave, %s; unpin first, or set a higher one",
+		                "a limit of %s is below the %s of tensors that are pinned or cannot be evicted; unpin them first, or set a "
+		                "higher limit",
 		                size.text[0], size.text[1]);
 	}
 	hr__store_release(&lms->limit, bytes ? bytes : UINT64_MAX);
@@ -37,7 +38,7 @@ hr_status hr_lms_set_limit(hr_allocator handle, uint64_t bytes)
 	if (status) hr__store_release(&lms->limit, before);
 	hr__lms_note_change(lms); /* last: a thread that found no room looks again */
 	if (!status) return HR_OK;
-	return status == HR_OUT_OF_MEMORY ? hr__fail_in(HR_BAD_LIMIT, "the limit stays what it was") : status;
+	return status == HR_OUT_OF_MEMORY ? hr__fail_in(HR_BAD_LIMIT, "the limit is unchanged") : status;
 }
 
 hr_status hr_lms_reclaim_inactive(hr_allocator handle, hr_name tag, uint64_t *bytes)
@@ -46,7 +47,9 @@ hr_status hr_lms_reclaim_inactive(hr_allocator handle, hr_name tag, uint64_t *by
 	uint64_t freed = 0;
 	hr_status status = hr__lms_find(handle, &lms);
 	if (status) return status;
-	if (!lms->enabled) return hr__fail(HR_UNSUPPORTED, "Large Model Support is off on %s", lms->allocator->name);
+	if (!lms->enabled)
+		return hr__fail(HR_UNSUPPORTED, "Large Model Support is off on %s; call hr_set_lms_enabled(true) before its first tensor",
+		                lms->allocator->name);
 	status = hr__reclaim_inactive(lms, tag, &freed);
 	if (bytes) *bytes = freed;
 	return status;

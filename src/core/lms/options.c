@@ -33,7 +33,7 @@ static hr_status read_flag(const char *key, const char *text, bool *out)
 static hr_status read_size(const char *key, const char *text, uint64_t *out)
 {
 	if (!hr__parse_size(text, out)) return HR_OK;
-	return hr__fail(HR_INVALID_ARGUMENT, "%s: %s is no size; one looks like 1073741824, 1GiB, 1.5G or 512MB", VARIABLE, key);
+	return hr__fail(HR_INVALID_ARGUMENT, "%s: %s is not a size; examples: 1073741824, 1GiB, 1.5G, 512MB", VARIABLE, key);
 }
 
 static hr_status read_setting(const char *key, const char *value, hr_lms_options *options)
@@ -49,11 +49,11 @@ static hr_status read_setting(const char *key, const char *value, hr_lms_options
 	else if (!strcmp(key, "policy")) options->policy = value;
 	else if (!strcmp(key, "step_csv")) options->step_csv = value;
 	else
-		return hr__fail(
-			HR_INVALID_ARGUMENT,
-			"%s: no such setting; there are enabled, policy, limit, host_limit, spill_dir, spill_limit, defrag, defrag_budget, "
-			"verify, step_csv",
-			VARIABLE);
+		return hr__fail(HR_INVALID_ARGUMENT,
+		                "%s: unknown setting; the settings are enabled, policy, limit, host_limit, spill_dir, spill_limit, defrag, "
+		                "defrag_budget, "
+		                "verify, step_csv",
+		                VARIABLE);
 	return HR_OK;
 }
 
@@ -79,7 +79,7 @@ static hr_status read_environment(hr_lms_options *options)
 		const char *key = environment.settings + at;
 		at += strlen(key) + 1;
 		if (at > length || text[at - 1] != '=')
-			return hr__fail(HR_INVALID_ARGUMENT, "%s: a setting looks like limit=8GiB", VARIABLE);
+			return hr__fail(HR_INVALID_ARGUMENT, "%s: expected settings such as limit=8GiB", VARIABLE);
 		const char *value = environment.settings + at;
 		at += strlen(value) + 1;
 		hr_status status = read_setting(key, value, options);

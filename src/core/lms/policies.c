@@ -30,7 +30,7 @@ hr_status hr_lms_policy_register(const char *name, const hr_lms_policy *policy, 
 	bool taken = !strcmp(name, "lru") || !strcmp(name, "learned");
 	for (uint32_t i = 0; i < registry.count; i++) taken |= !strcmp(name, registry.policies[i].name);
 	if (taken) {
-		status = hr__fail(HR_ALREADY_EXISTS, "there is a policy \"%s\" already", name);
+		status = hr__fail(HR_ALREADY_EXISTS, "a policy named \"%s\" exists already", name);
 	} else if (registry.count == POLICIES_MAX) {
 		status = hr__fail(HR_TOO_MANY, "%u policies are registered already", POLICIES_MAX);
 	} else {

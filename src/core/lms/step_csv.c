@@ -31,7 +31,7 @@ hr_status hr__step_csv_open(hr__lms *lms, const char *path)
 	int error = create_csv(path, &lms->csv);
 	if (error) {
 		lms->csv = -1;
-		return hr__os_fail(error, "cannot make step_csv \"%.200s\"", path);
+		return hr__os_fail(error, "cannot create step_csv \"%.200s\"", path);
 	}
 	error = hr__os()->file_write(lms->csv, csv_header, sizeof csv_header - 1, 0);
 	lms->csv_offset = sizeof csv_header - 1;

@@ -99,7 +99,8 @@ hr_status hr__host_open(hr__device *device, const hr__host_options *options, hr_
 	hr_status status = hr__device_pinned(device, options->limit, &pinned);
 	if (status != HR_OK) return status;
 	if (options->spill_dir && !hr__device_host_accessible(pinned)) {
-		return hr__fail(HR_UNSUPPORTED, "%s has no memory behind it, so nothing of it can be in a file; leave spill_dir out",
+		return hr__fail(HR_UNSUPPORTED,
+		                "%s is not backed by memory, so its tensors cannot be spilled to a file; do not set spill_dir",
 		                hr__device_name(device));
 	}
 	int error = hr__os()->alloc(sizeof(hr__host), &memory);
@@ -264,7 +265,7 @@ hr_status hr__host_check(hr__host *host)
 {
 	hr_status status = hr_allocator_check(host->pool);
 	if (status != HR_OK) return status;
-	if (!pool_agrees(host)) return hr__fail(HR_CORRUPT, "the host pool holds something else than the copies that are counted");
+	if (!pool_agrees(host)) return hr__fail(HR_CORRUPT, "the bytes of the host pool do not match its copies");
 	int violated = host->file ? hr__host_file_check(host->file, (uint64_t)hr__load_relaxed(&host->spilled.now)) : 0;
 	return violated ? hr__fail(HR_CORRUPT, "the spill file: invariant %d does not hold", violated) : HR_OK;
 }

@@ -364,8 +364,9 @@ static hr_status read_piece(const hr__host_file *file, const buffer *to, uint64_
 	int error = hr__os()->file_read(file->descriptor, to->at, bytes, offset, &got);
 	if (error) return io_failed(file, "read", error);
 	if (got == bytes) return HR_OK;
-	return hr__fail(HR_IO, "the spill file in %s ends too early: %llu byte%s at %llu gone; something else cut it", file->directory,
-	                (unsigned long long)(bytes - got), hr__plural(bytes - got), (unsigned long long)(offset + got));
+	return hr__fail(HR_IO, "the spill file in %s is too short: %llu byte%s missing at offset %llu; another program truncated it",
+	                file->directory, (unsigned long long)(bytes - got), hr__plural(bytes - got),
+	                (unsigned long long)(offset + got));
 }
 
 hr_status hr__host_file_load(hr__host_file *file, const hr__host_copy *copy, uint64_t address, hr_stream stream)
@@ -406,7 +407,7 @@ static hr_status open_unlinked(hr__host_file *file, const char *directory)
 {
 	char path[PATH_BYTES];
 	int descriptor, error = create_file(directory, path, &descriptor);
-	if (error) return hr__fail(HR_IO, "no spill file can be made in spill_dir \"%s\": %s", file->directory, hr__os_error(error));
+	if (error) return hr__fail(HR_IO, "cannot create a spill file in spill_dir \"%s\": %s", file->directory, hr__os_error(error));
 	error = hr__os()->file_remove(path);
 	if (error) { /* it would remain after the process ends */
 		hr__os()->file_close(descriptor);

@@ -44,24 +44,25 @@ static hr_status check_numbers(const hr__plan_step *step, const hr__plan_machine
 	if (step->tensor_count == UINT32_MAX || step->use_count == UINT32_MAX || step->op_count == UINT32_MAX)
 		return hr__fail(HR_INVALID_ARGUMENT, "the step is too long");
 	if (machine != NULL && (machine->out_bytes_per_s == 0 || machine->in_bytes_per_s == 0))
-		return hr__fail(HR_INVALID_ARGUMENT, "a link of 0 bytes per second");
+		return hr__fail(HR_INVALID_ARGUMENT, "the link transfers 0 bytes per second");
 	if (step->op_count == 0 && step->use_count > 0) return hr__fail(HR_INVALID_ARGUMENT, "uses without an op");
 	for (uint32_t t = 0; t < step->tensor_count; t++) {
 		if (!hr__add(bytes, step->tensors[t].bytes, &bytes))
 			return hr__fail(HR_INVALID_ARGUMENT, "the tensors of the step add up to more than 2^64 bytes");
 		if (step->tensors[t].died != HR__PLAN_NEVER && step->tensors[t].died >= step->op_count)
-			return hr__fail(HR_INVALID_ARGUMENT, "tensor %u dies at op %u of %u", t, step->tensors[t].died, step->op_count);
+			return hr__fail(HR_INVALID_ARGUMENT, "tensor %u is destroyed after op %u of %u", t, step->tensors[t].died,
+			                step->op_count);
 	}
 	for (uint32_t i = 0; i < step->op_count; i++) {
 		uint32_t first = step->ops[i].first_use;
 		if ((i == 0 && first != 0) || first < before || first > step->use_count)
-			return hr__fail(HR_INVALID_ARGUMENT, "op %u has its uses at %u, of %u", i, first, step->use_count);
+			return hr__fail(HR_INVALID_ARGUMENT, "the uses of op %u begin at %u, of %u", i, first, step->use_count);
 		if (!hr__add(ns, step->ops[i].ns, &ns)) return hr__fail(HR_INVALID_ARGUMENT, "the step takes more than 2^64 ns");
 		before = first;
 	}
 	for (uint32_t u = 0; u < step->use_count; u++)
 		if (step->uses[u].tensor >= step->tensor_count)
-			return hr__fail(HR_INVALID_ARGUMENT, "use %u is of tensor %u, of %u", u, step->uses[u].tensor, step->tensor_count);
+			return hr__fail(HR_INVALID_ARGUMENT, "use %u names tensor %u, of %u", u, step->uses[u].tensor, step->tensor_count);
 	return HR_OK;
 }
 
@@ -85,7 +86,8 @@ static hr_status sort_uses(hr__plan_ring *ring, uint32_t *next)
 			bool is_first = k == ring->first[t];
 			if (!is_first && ring->at[k - 1] == i) return hr__fail(HR_INVALID_ARGUMENT, "op %u uses tensor %u twice", i, t);
 			if (step->tensors[t].died < i)
-				return hr__fail(HR_INVALID_ARGUMENT, "op %u uses tensor %u, which died after op %u", i, t, step->tensors[t].died);
+				return hr__fail(HR_INVALID_ARGUMENT, "op %u uses tensor %u, which was destroyed after op %u", i, t,
+				                step->tensors[t].died);
 			ring->at[k] = i;
 			ring->wrote[k] = step->uses[u].write || (is_first && !step->tensors[t].lived_before);
 		}

@@ -580,9 +580,9 @@ static hr_status fail_above_limit(uint64_t bytes, uint64_t limit)
 {
 	hr__sizes size = HR__SIZES(bytes, limit);
 	if (!bytes)
-		return hr__fail(HR_OUT_OF_MEMORY, "more than %s of tensors are pinned, on their way, or may not leave", size.text[1]);
+		return hr__fail(HR_OUT_OF_MEMORY, "more than %s of tensors are pinned, being moved, or cannot be evicted", size.text[1]);
 	return hr__fail(HR_OUT_OF_MEMORY, "a tensor of %s %s the limit for tensors, %s; raise it with hr_lms_set_limit", size.text[0],
-	                bytes > limit ? "is above" : "has no room within", size.text[1]);
+	                bytes > limit ? "exceeds" : "does not fit within", size.text[1]);
 }
 
 hr_status hr__reclaim_to_limit(hr__lms *lms, uint64_t bytes, hr_stream stream)

@@ -5,9 +5,9 @@
 static hr_status fail_not_evictable(const hr__tensor *tensor)
 {
 	char name[HR__TENSOR_NAME];
-	return hr__fail(HR_UNSUPPORTED, "%s may not leave: %s", hr__tensor_name(tensor, name, sizeof name),
-	                tensor->lms->enabled ? "never_evict is set, or it is smaller than a page and fixed"
-	                                     : "Large Model Support is off; hr_set_lms_enabled(true) before the first tensor");
+	return hr__fail(HR_UNSUPPORTED, "%s cannot be evicted: %s", hr__tensor_name(tensor, name, sizeof name),
+	                tensor->lms->enabled ? "never_evict is set, or it is fixed and smaller than a page"
+	                                     : "Large Model Support is off; call hr_set_lms_enabled(true) before the first tensor");
 }
 
 hr_status hr_tensor_evict(hr_tensor handle)

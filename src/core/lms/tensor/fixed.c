@@ -92,7 +92,7 @@ static hr_status make_shadow(hr__tensor *tensor)
 	uint64_t bytes = hr__span_bytes(tensor->span);
 	uint32_t count = (uint32_t)(bytes / tensor->lms->allocator->page);
 	int error = hr__os()->alloc(struct_bytes(count), &block);
-	if (error) return hr__os_fail(error, "cannot get host memory for what is under a tensor that is out");
+	if (error) return hr__os_fail(error, "cannot get host memory for the host pages of an evicted tensor");
 	struct hr__shadow *shadow = block;
 	*shadow = (struct hr__shadow){ .place = UNMAPPED, .count = count, .bytes = bytes };
 	hr_status status = hr__device_reserve(device, bytes, &shadow->own_range);

@@ -115,7 +115,8 @@ static hr_status compare_checksum(hr__tensor *tensor, hr_stream stream)
 	if (!hr__load_relaxed(&tensor->sum_known)) return HR_OK;
 	hr_status status = hr__checksum(tensor->lms, tensor->address, tensor->bytes, stream, &sum);
 	if (status || sum == tensor->sum) return status;
-	return hr__fail(HR_CORRUPT, "%s came back with other contents than it left with", hr__tensor_name(tensor, name, sizeof name));
+	return hr__fail(HR_CORRUPT, "%s was restored with other contents than it was evicted with",
+	                hr__tensor_name(tensor, name, sizeof name));
 }
 
 /* ---- host copies ---- */
@@ -335,7 +336,7 @@ static hr_status take_planned_address(hr__tensor *tensor, const hr_request *requ
 		status = hr__block_take_at(lms->allocator, request, had_memory(tensor), idle, place, &bytes);
 	char name[HR__TENSOR_NAME];
 	if (status == HR_NOT_READY)
-		return hr__fail(HR_OUT_OF_MEMORY, "the place that the plan has for %s is taken",
+		return hr__fail(HR_OUT_OF_MEMORY, "the address that the plan assigns to %s is in use",
 		                hr__tensor_name(tensor, name, sizeof name));
 	if (status) return status;
 	HR_ASSERT(bytes == tensor->device_bytes);
@@ -657,7 +658,7 @@ hr_status hr__move_reload(hr__tensor *tensor, uint64_t word)
 	hr__state_end_move(tensor);
 	hr__lms_end_move(lms);
 	if (!status) return HR_OK;
-	return hr__fail_in(status, "the contents of %s are on the host since it was to be moved, and do not come back",
+	return hr__fail_in(status, "%s could not be moved on the device; its contents are on the host and could not be restored",
 	                   hr__tensor_name(tensor, name, sizeof name));
 }
 

@@ -117,7 +117,8 @@ static hr_status pin_tensor(hr__tensor *tensor, hr_tensor handle, hr_access acce
 		if (HR_UNLIKELY(word >> 32 != handle.id >> 32)) return hr__tensor_fail_closed(handle);
 		switch (hr__word_place(word)) {
 		case HR__PLACE_RESIDENT: {
-			if (HR_UNLIKELY((word & HR__WORD_PINS) == HR__WORD_PINS)) return hr__fail(HR_TOO_MANY, "a tensor is pinned 2^24 times");
+			if (HR_UNLIKELY((word & HR__WORD_PINS) == HR__WORD_PINS))
+				return hr__fail(HR_TOO_MANY, "a tensor has 2^24 - 1 pins already");
 			if (HR_UNLIKELY(word & HR__WORD_DISPLACED)) {
 				hr_status status = hr__move_reload(tensor, word);
 				if (status) return status;
@@ -264,13 +265,14 @@ static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_s
 static hr_status check_call(const hr_pin *pins, size_t count, hr_stream stream, bool pinning, hr__lms **lms)
 {
 	hr_status status = HR_OK;
-	if (!pins || !count) return hr__fail(HR_INVALID_ARGUMENT, "no tensors are named");
+	if (!pins || !count) return hr__fail(HR_INVALID_ARGUMENT, "the call names no tensors");
 	for (size_t i = 0; i < count; i++) {
 		const hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
 		if (!tensor) return status;
 		if (pinning && (pins[i].access < HR_READ || pins[i].access > HR_OVERWRITE))
-			return hr__fail(HR_INVALID_ARGUMENT, "access %d is none of HR_READ, HR_WRITE, HR_OVERWRITE", (int)pins[i].access);
-		if (i && tensor->lms != *lms) return hr__fail(HR_INVALID_ARGUMENT, "tensors of several allocators are named in one call");
+			return hr__fail(HR_INVALID_ARGUMENT, "access is %d, which is not HR_READ, HR_WRITE or HR_OVERWRITE",
+			                (int)pins[i].access);
+		if (i && tensor->lms != *lms) return hr__fail(HR_INVALID_ARGUMENT, "one call names tensors of several allocators");
 		*lms = tensor->lms;
 	}
 	if (!hr__stream_is_everywhere(stream) && !hr__device_has_stream((*lms)->device, stream))

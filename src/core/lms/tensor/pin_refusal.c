@@ -83,14 +83,14 @@ hr_status hr__pin_fail_no_room(hr__lms *lms, const hr_pin *pins, size_t count, b
 	char who[HR__BRIEF_MAX + 16], list[512], more[16];
 	snprintf(who, sizeof who, "%s%s%s", op ? "op \"" : "an op", hr__brief(hr_name_text(op), 60).text, op ? "\"" : "");
 	if (!never && hr__reclaim_was_blocked())
-		return hr__fail_in(HR_OUT_OF_MEMORY, "%s cannot run, because no tensor can leave to make room for it", who);
+		return hr__fail_in(HR_OUT_OF_MEMORY, "%s cannot run, because no tensor can be evicted to make room for it", who);
 	struct demand demand = measure_demand(lms, pins, count);
 	list_tensors(pins, count, list, sizeof list);
 	int64_t idle = hr__lms_inactive(lms);
 	if (!lms->enabled && !never && idle > 0)
 		return hr__fail_in(HR_OUT_OF_MEMORY,
-		                   "%s cannot run: it needs %s at once (%s), and %s of tensors that nothing is using may not leave; "
-		                   "hr_set_lms_enabled(true) or HEADROOM_LMS=1 lets them",
+		                   "%s cannot run: it needs %s at once (%s), and %s of inactive tensors cannot be evicted; "
+		                   "hr_set_lms_enabled(true) or HEADROOM_LMS=1 allows it",
 		                   who, hr__sizes_text(&demand.own, 1).text[0], list, hr__format_size((uint64_t)idle, more, sizeof more));
 	hr_stats stats;
 	hr_stats_init(&stats);
@@ -103,17 +103,16 @@ hr_status hr__pin_fail_no_room(hr__lms *lms, const hr_pin *pins, size_t count, b
 	hr__sizes size = HR__SIZES(demand.own, other, least <= limit_of(lms) ? there : least);
 	if (least <= limit_of(lms) && least > there)
 		return hr__fail_in(HR_OUT_OF_MEMORY,
-		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but others "
-		                   "have so much of %s that "
-		                   "it can have only %s",
+		                   "%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but other "
+		                   "users of %s leave only %s for it",
 		                   who, size.text[0], list, size.text[1], hr__device_name(lms->allocator->device), size.text[2]);
 	if (least <= limit_of(lms))
 		return hr__fail_in(
 			HR_OUT_OF_MEMORY,
-			"%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but what is free lies in "
-			"pieces: %sraise the limit",
-			who, size.text[0], list, size.text[1], lms->defrag || !lms->enabled ? "" : "switch hr_lms_options.defrag on, or ");
+			"%s cannot run: it needs %s at once (%s), and %s more is in use; that is within the limit, but free memory is "
+			"fragmented: %sraise the limit",
+			who, size.text[0], list, size.text[1], lms->defrag || !lms->enabled ? "" : "set hr_lms_options.defrag, or ");
 	return hr__fail_in(HR_OUT_OF_MEMORY,
-	                   "%s cannot run: it needs %s at once (%s), and %s more %s; the least limit that would do is %s", who,
-	                   size.text[0], list, size.text[1], never ? "does not leave" : "is in use", size.text[2]);
+	                   "%s cannot run: it needs %s at once (%s), and %s more %s; the smallest sufficient limit is %s", who,
+	                   size.text[0], list, size.text[1], never ? "cannot be evicted" : "is in use", size.text[2]);
 }

@@ -114,8 +114,7 @@ static hr_status check_options(const hr__lms *lms, const hr_tensor_options *opti
 	request.alignment = options->alignment;
 	hr_status status = hr__request_check(lms->allocator, &request);
 	if (!status && options->fixed && !lms->allocator->page)
-		status = hr__fail(HR_UNSUPPORTED, "%s has no pages, so it has no tensors with fixed addresses",
-		                  hr__device_name(lms->device));
+		status = hr__fail(HR_UNSUPPORTED, "%s has no pages, so its tensors cannot be fixed", hr__device_name(lms->device));
 	return status;
 }
 
