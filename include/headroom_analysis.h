@@ -72,7 +72,7 @@ static inline void hr_profile_options_init(hr_profile_options *options)
 /* Sets [options] to a preset: "time_and_memory" (view "scope", columns of time and of bytes, rows with at least a byte and a
  * microsecond, sorted by time), "memory" (view "op", sorted by bytes at the peak) or "leaks". HR_INVALID_ARGUMENT for any other
  * name; the message lists the presets. */
-HR_API HR_CHECK_RESULT hr_status hr_profile_options_init_preset_sized(hr_profile_options *options, size_t struct_size, const char *name);
+HR_API hr_status hr_profile_options_init_preset_sized(hr_profile_options *options, size_t struct_size, const char *name);
 static inline hr_status hr_profile_options_init_preset(hr_profile_options *options, const char *name)
 {
 	return hr_profile_options_init_preset_sized(options, sizeof *options, name);

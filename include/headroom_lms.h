@@ -55,12 +55,12 @@ extern "C" {
 
 /* Whether tensors may be evicted, on allocators whose options do not specify it. Off by default, unless HEADROOM_LMS is in the
  * environment. Takes effect for allocators on which no tensor was created yet. */
-HR_API HR_CHECK_RESULT hr_status hr_set_lms_enabled(bool enabled);
+HR_API hr_status hr_set_lms_enabled(bool enabled);
 HR_API bool hr_get_lms_enabled(void);
 
 /* Whether live tensors may be moved to join free memory when everything inactive has been evicted, on allocators whose options
  * do not specify it. Off by default. Takes effect for allocators on which no tensor was created yet. */
-HR_API HR_CHECK_RESULT hr_status hr_set_lms_defrag_enabled(bool enabled);
+HR_API hr_status hr_set_lms_defrag_enabled(bool enabled);
 HR_API bool hr_get_lms_defrag_enabled(void);
 
 /* What is mapped at the address of a fixed tensor while it is evicted. */
@@ -99,7 +99,7 @@ typedef struct hr_lms_options {
  *
  * A program that sets no options also runs without a policy, spill_dir or step_csv of the environment that is not available
  * (hr_environment_check reports it). If the step_csv FILE of the environment exists, FILE-2, FILE-3, ... is used instead. */
-HR_API HR_CHECK_RESULT hr_status hr_lms_options_init_sized(hr_lms_options *options, size_t struct_size);
+HR_API hr_status hr_lms_options_init_sized(hr_lms_options *options, size_t struct_size);
 static inline hr_status hr_lms_options_init(hr_lms_options *options)
 {
 	return hr_lms_options_init_sized(options, sizeof *options);

@@ -124,7 +124,7 @@ typedef struct hr_profiler_options {
 	uint32_t reserved; /* 0 */
 } hr_profiler_options;
 
-HR_API HR_CHECK_RESULT hr_status hr_profiler_options_init_sized(hr_profiler_options *options, size_t struct_size);
+HR_API hr_status hr_profiler_options_init_sized(hr_profiler_options *options, size_t struct_size);
 static inline hr_status hr_profiler_options_init(hr_profiler_options *options)
 {
 	return hr_profiler_options_init_sized(options, sizeof *options);

@@ -540,7 +540,7 @@ static void test_policy_without_score(void)
 
 static void init_hr_profiler_options(void *given, size_t struct_size)
 {
-	(void)!hr_profiler_options_init_sized(given, struct_size);
+	hr_profiler_options_init_sized(given, struct_size);
 	if (struct_size >= THROUGH(hr_profiler_options, step_count) && struct_size % 8 == 0 && struct_size <= STRUCT_MAX) {
 		((hr_profiler_options *)given)->step_count = 1;
 		((hr_profiler_options *)given)->steps[0] = (hr_profiler_steps){ 1, 1 };

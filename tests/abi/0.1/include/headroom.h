@@ -329,7 +329,7 @@ typedef struct hr_cuda_options {
 /* Sets the defaults, then applies the environment: HEADROOM_CUDA=0 or 1 sets enabled, HEADROOM_CUDA_PAGE=16MiB sets page_bytes.
  * HR_INVALID_ARGUMENT if a variable cannot be parsed; [options] then holds the defaults alone. A program that sets no options
  * runs with those defaults in that case (hr_environment_check). */
-HR_API HR_CHECK_RESULT hr_status hr_cuda_options_init_sized(hr_cuda_options *options, size_t struct_size);
+HR_API hr_status hr_cuda_options_init_sized(hr_cuda_options *options, size_t struct_size);
 static inline hr_status hr_cuda_options_init(hr_cuda_options *options)
 {
 	return hr_cuda_options_init_sized(options, sizeof *options);
@@ -347,7 +347,7 @@ typedef struct hr_emulated_options {
 
 /* Sets the defaults, then applies the environment: HEADROOM_EMULATED="memory=1GiB,page=2MiB,link=2GB/s,latency=5us,devices=2",
  * or any subset. Fails as hr_cuda_options_init. */
-HR_API HR_CHECK_RESULT hr_status hr_emulated_options_init_sized(hr_emulated_options *options, size_t struct_size);
+HR_API hr_status hr_emulated_options_init_sized(hr_emulated_options *options, size_t struct_size);
 static inline hr_status hr_emulated_options_init(hr_emulated_options *options)
 {
 	return hr_emulated_options_init_sized(options, sizeof *options);

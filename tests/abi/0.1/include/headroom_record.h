@@ -54,7 +54,7 @@ HR_API hr_status hr_trace_mark(const char *text, uint64_t value);
  * A recording can have the call stack of each allocation and of each refused request. There are two sources:
  *
  *     the program's own calls   captured by the library if the recording was started with a stack depth
- *                               (hr_profiler_options.stack_depth, HEADROOM_STACKS). Off by default: a capture takes about a microsecond
+ *                               (hr_profiler_options.stack_depth, HEADROOM_STACKS). Off by default: a capture takes microseconds
  *     a plug-in or interpreter  sets the stack of its thread with hr_stack_set. It takes precedence over a capture, and needs no option
  *
  * Memory of a tensor has the stack of hr_tensor_create, also when it is restored. Blocks that were allocated before the recording began
@@ -89,6 +89,10 @@ HR_API size_t hr_stack_get_frames(hr_stack stack, hr_frame *frames, size_t capac
  * the stack that was set before. Without a recording it costs a few nanoseconds and has no effect. */
 HR_API hr_stack hr_stack_set(hr_stack stack);
 
+/* The stack depth that the current recording was started with; 0 = no recording, or one without a depth. A plug-in whose stacks are
+ * expensive to collect can leave that out when it is 0. */
+HR_API uint32_t hr_trace_get_stack_depth(void);
+
 /* Steps from [first] to [last], both included. The first step of a program is number 1. Steps are those of hr_step_begin; if the
  * program marks none, each run of a session is a step. */
 typedef struct hr_profiler_steps {
@@ -120,7 +124,7 @@ typedef struct hr_profiler_options {
 	uint32_t reserved; /* 0 */
 } hr_profiler_options;
 
-HR_API HR_CHECK_RESULT hr_status hr_profiler_options_init_sized(hr_profiler_options *options, size_t struct_size);
+HR_API hr_status hr_profiler_options_init_sized(hr_profiler_options *options, size_t struct_size);
 static inline hr_status hr_profiler_options_init(hr_profiler_options *options)
 {
 	return hr_profiler_options_init_sized(options, sizeof *options);
