@@ -167,6 +167,18 @@ static void walk_init(const struct subject *s)
 		type##_init_sized(given, struct_size);                \
 	}
 
+/* The same where the _init functions return a status, which says whether the size was accepted. The struct says so too. */
+#define WITH_CHECKED_INIT(type)                                       \
+	static void fill_##type(void *given)                              \
+	{                                                                 \
+		CHECK_STATUS(HR_OK, type##_init(given));                      \
+	}                                                                 \
+	static void init_##type(void *given, size_t struct_size)          \
+	{                                                                 \
+		hr_status unused = type##_init_sized(given, struct_size);     \
+		(void)unused;                                                 \
+	}
+
 /* ---- structs whose defaults are all 0 ---- */
 
 #define INIT_CLEARS(type)                                                             \
@@ -196,8 +208,8 @@ static void test_init_clears_the_struct_and_sets_its_size(void)
 
 /* ---- devices ---- */
 
-WITH_INIT(hr_cuda_options)
-WITH_INIT(hr_emulated_options)
+WITH_CHECKED_INIT(hr_cuda_options)
+WITH_CHECKED_INIT(hr_emulated_options)
 WITH_INIT(hr_simulated_options)
 
 static hr_status use_configure_cuda(void *given) { return hr_cuda_configure(given); }
@@ -476,7 +488,7 @@ INPUT(stats_json, hr_stats, num_allocs, "hr_stats_format_json", "call hr_stats_i
 
 /* ---- Large Model Support ---- */
 
-WITH_INIT(hr_lms_options)
+WITH_CHECKED_INIT(hr_lms_options)
 
 static hr_status use_lms_configure(void *given)
 {
