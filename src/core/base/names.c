@@ -107,9 +107,9 @@ static bool has_room(const struct table *table, size_t length)
 	return hr__load_acquire(&table->count) < table->entries_max && length < table->pool_max - hr__load_relaxed(&table->pool_used);
 }
 
-/* The caller holds the lock and has checked has_room. */
 static uint32_t insert(struct table *table, uint64_t hash, uint32_t slot, const char *bytes, size_t length)
 {
+	HR_ASSERT(hr__lock_is_mine(&insertion));
 	uint32_t number = hr__load_relaxed(&table->count);
 	uint32_t offset = hr__load_relaxed(&table->pool_used);
 	memcpy(table->pool + offset, bytes, length);

@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 
 #include "core/base/atomic.h"
+#include "core/base/assert.h"
 #include "core/base/lock.h"
 #include "core/os/os.h"
 
@@ -100,7 +101,7 @@ HANDLER(2)
 HANDLER(3)
 static void (*const handlers[LEVELS])(int, siginfo_t *, void *) = { handle_0, handle_1, handle_2, handle_3 };
 
-/* ---- installing the handler; called with the lock held ---- */
+/* ---- installing the handler ---- */
 
 /* The level whose handler is [action], or -1. */
 static int level_of(const struct sigaction *action)
@@ -113,6 +114,7 @@ static int level_of(const struct sigaction *action)
 static void install(void)
 {
 	struct sigaction now, ours;
+	HR_ASSERT(hr__lock_is_mine(&lock));
 	if (sigaction(SIGBUS, NULL, &now)) return;
 	int level = level_of(&now);
 	if (level >= 0) levels_used = level + 1;
@@ -129,6 +131,7 @@ static void install(void)
 static void uninstall(void)
 {
 	struct sigaction now;
+	HR_ASSERT(hr__lock_is_mine(&lock));
 	int level = sigaction(SIGBUS, NULL, &now) ? -1 : level_of(&now);
 	if (level < 0) return;
 	sigaction(SIGBUS, &before[level], NULL);

@@ -140,6 +140,7 @@ static void begin_block(writer *w, const hr__blockfile_block *taken)
  * into memory that is about to be unmapped. */
 static void give_block(uint32_t extent, hr__blockfile_extent *idle)
 {
+	HR_ASSERT(hr__lock_is_mine(&lock));
 	hr__blockfile_give(&file, extent, idle);
 	uint8_t *base = idle->base;
 	if (base != NULL && (uint8_t *)last_block >= base && (uint8_t *)last_block < base + idle->bytes) last_block = NULL;
@@ -164,6 +165,7 @@ static void has_no_room(writer *w)
  * by a busy writer, so the header is mapped. */
 static void stop_at_limit(void)
 {
+	HR_ASSERT(hr__lock_is_mine(&lock) && header);
 	header->optional |= HR__OPTIONAL_LIMITED;
 	hr__store_relaxed(&reached_limit, 1);
 	hr__store_relaxed(&hr__trace_on, 0);

@@ -116,7 +116,7 @@ static int64_t active_bound(const hr__allocator *allocator)
 	return hr__load_relaxed(&allocator->levels) - hr__load_relaxed(&allocator->idle);
 }
 
-/* Sets [granted] to [least], or to active_bound if that is higher. With meter_lock held; pins continue meanwhile. */
+/* Sets [granted] to [least], or to active_bound if that is higher. Pins continue meanwhile. */
 static void grant(hr__allocator *allocator, int64_t least)
 {
 	HR_ASSERT(hr__lock_is_mine(allocator->meter_lock));
@@ -152,7 +152,7 @@ static void add_levels(hr__allocator *allocator, int64_t bytes)
 	hr__owner_add(&allocator->usage->levels, bytes);
 }
 
-/* Recomputes the sum of the levels of an allocator. With meter_lock held. */
+/* Recomputes the sum of the levels of an allocator. */
 static void sum_levels(hr__allocator *allocator)
 {
 	int64_t levels = 0;
@@ -238,7 +238,7 @@ static bool settle_all(hr__allocator *allocator, int64_t slack)
 	return true;
 }
 
-/* With meter_lock held. No thread waits for that lock inside a busy section. */
+/* Waiting for caches with meter_lock held cannot deadlock: no thread waits for that lock inside a busy section. */
 static void tighten_scope(hr__allocator *allocator, enum scope scope)
 {
 	HR_ASSERT(scope != NO_SCOPE);
@@ -435,7 +435,7 @@ static void commit(hr__allocator *allocator, enum scope tight)
 	if (device) hr__owner_max(&usage->peak_active, hr__load_relaxed(&usage->granted));
 }
 
-/* Raises a level to at least [needed]. With meter_lock held. */
+/* Raises a level to at least [needed]. */
 static void raise_level(hr__allocator *allocator, hr__meter *meter, int64_t needed)
 {
 	if (needed <= hr__load_relaxed(&meter->level)) return;
