@@ -7,35 +7,28 @@
 #include "core/base/status.h"
 #include "analysis/export/export_formats.h"
 
-static const struct format {
-	const char *name, *description;
-} formats[] = {
-#define HR__EXPORT_ROW(id, name, description) [HR__EXPORT_##id] = { name, description },
+static const char *const formats[] = {
+#define HR__EXPORT_ROW(id, name) [HR__EXPORT_##id] = name,
 	HR__EXPORT_TABLE(HR__EXPORT_ROW)
 #undef HR__EXPORT_ROW
 };
 
 const char *hr__export_name(enum hr__export_format format)
 {
-	return (unsigned)format < HR__EXPORT_FORMATS ? formats[format].name : "?";
-}
-
-const char *hr__export_description(enum hr__export_format format)
-{
-	return (unsigned)format < HR__EXPORT_FORMATS ? formats[format].description : "?";
+	return (unsigned)format < HR__EXPORT_FORMATS ? formats[format] : "?";
 }
 
 hr_status hr__export_find(const char *name, enum hr__export_format *out)
 {
 	for (int i = 0; i < HR__EXPORT_FORMATS; i++) {
-		if (!name || strcmp(name, formats[i].name) != 0) continue;
+		if (!name || strcmp(name, formats[i]) != 0) continue;
 		*out = (enum hr__export_format)i;
 		return HR_OK;
 	}
 	char list[128] = "";
 	for (int i = 0; i < HR__EXPORT_FORMATS; i++) {
 		if (i > 0) strcat(list, i + 1 < HR__EXPORT_FORMATS ? ", " : " or ");
-		strcat(list, formats[i].name);
+		strcat(list, formats[i]);
 	}
 	return hr__fail(HR_INVALID_ARGUMENT, "no such format; expected %s", list);
 }

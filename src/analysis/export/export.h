@@ -13,22 +13,16 @@
 
 #include "analysis/capture/capture.h"
 
-#define HR__EXPORT_TABLE(X)                                             \
-	X(XPLANE, "xplane", "a log directory for TensorBoard and XProf")    \
-	X(CHROME, "chrome", "trace JSON for Perfetto and chrome://tracing") \
-	X(MEMORY_VIZ, "memory_viz", "a snapshot for PyTorch's memory_viz")  \
-	X(RMM_CSV, "rmm", "a log as RMM writes it, for `headroom replay`")  \
-	X(PPROF, "pprof", "a profile for pprof")
+#define HR__EXPORT_TABLE(X) X(XPLANE, "xplane") X(CHROME, "chrome") X(MEMORY_VIZ, "memory_viz") X(RMM_CSV, "rmm") X(PPROF, "pprof")
 
 enum hr__export_format {
-#define HR__EXPORT_ENUM(name, text, what) HR__EXPORT_##name,
+#define HR__EXPORT_ENUM(id, name) HR__EXPORT_##id,
 	HR__EXPORT_TABLE(HR__EXPORT_ENUM)
 #undef HR__EXPORT_ENUM
 	HR__EXPORT_FORMATS
 };
 
-const char *hr__export_name(enum hr__export_format format);        /* "chrome" */
-const char *hr__export_description(enum hr__export_format format); /* one line, for a list of formats */
+const char *hr__export_name(enum hr__export_format format); /* "chrome" */
 
 /* The format with that name. HR_INVALID_ARGUMENT: the message lists the valid names. */
 hr_status hr__export_find(const char *name, enum hr__export_format *out);

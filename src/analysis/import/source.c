@@ -318,11 +318,6 @@ uint64_t hr__source_bytes_max(const hr__source *source)
 	return hr__multiply(source->size + RAW_BYTES, UNPACKED_TIMES, &unpacked) && hr__add(unpacked, UNPACKED_ALWAYS + WINDOW_BYTES, &unpacked) ? unpacked : UINT64_MAX;
 }
 
-const char *hr__source_path(const hr__source *source)
-{
-	return source->path;
-}
-
 const void *hr__source_memory(const hr__source *source, size_t *size)
 {
 	*size = source->memory_size;

@@ -25,8 +25,6 @@ void hr__source_close(hr__source *source);
 bool hr__source_is_gzip(const hr__source *source);
 /* An upper bound of the unpacked bytes; UINT64_MAX where the size is unknown, as of a pipe. */
 uint64_t hr__source_bytes_max(const hr__source *source);
-/* The file's path as given; NULL for memory. */
-const char *hr__source_path(const hr__source *source);
 /* The memory that was opened; NULL for a file or gzip data. */
 const void *hr__source_memory(const hr__source *source, size_t *size);
 

@@ -245,19 +245,6 @@ hr_status hr__unpack_to(const char *from, const char *to, int to_fd, uint64_t *s
 	return status;
 }
 
-hr_status hr__unpack(const char *from, const char *to)
-{
-	int fd;
-	uint64_t size, packed;
-	hr_status status = hr__pack_available();
-	if (!status) status = hr__packed_create(to, &fd);
-	if (status) return status;
-	status = hr__unpack_to(from, to, fd, &size, &packed);
-	hr__os()->file_close(fd);
-	if (status && status != HR_TRUNCATED) hr__os()->file_remove(to);
-	return status;
-}
-
 /* ---- reading ---- */
 
 bool hr__is_packed(const char *path)

@@ -22,11 +22,6 @@ HR__SHARED hr_status hr__pack_available(void);
  * unchanged and the packed file is removed. HR_IO, HR_UNSUPPORTED, HR_NO_HOST_MEMORY. */
 hr_status hr__pack(const char *path);
 
-/* Unpacks to a new file. HR_BAD_FORMAT: the packed data is damaged, or unpacks to more than both 256 times its size and 256 MiB,
- * which no trace does. HR_TRUNCATED: the packed data is incomplete; the new file holds what could be unpacked, because a truncated
- * trace can be read. */
-hr_status hr__unpack(const char *from, const char *to);
-
 /* Whether the file begins with the magic of a packed file. False also when the file cannot be read. */
 HR__SHARED bool hr__is_packed(const char *path);
 
@@ -34,7 +29,9 @@ HR__SHARED bool hr__is_packed(const char *path);
 HR__SHARED hr_status hr__packed_create(const char *path, int *out);
 
 /* Unpacks to the new file [to], which is open at [to_fd] and remains the caller's. *size receives the size of the new file, also when the packed
- * file is incomplete; *packed, the size of the packed file. Errors as in hr__unpack. */
+ * file is incomplete; *packed, the size of the packed file. HR_BAD_FORMAT: the packed data is damaged, or unpacks to more than both 256
+ * times its size and 256 MiB, which no trace does. HR_TRUNCATED: the packed data is incomplete; the new file holds what could be
+ * unpacked, because a truncated trace can be read. */
 HR__SHARED hr_status hr__unpack_to(const char *from, const char *to, int to_fd, uint64_t *size, uint64_t *packed);
 
 #endif

@@ -8,14 +8,7 @@
 bool hr__record_array_grow(hr__record_array *array, size_t item)
 {
 	HR_ASSERT(array->count <= array->capacity);
-	uint32_t capacity = array->capacity ? array->capacity * 2 : 256;
-	void *items;
-	if (array->capacity > (1u << 28) || hr__os()->alloc(capacity * item, &items)) return false;
-	if (array->count) memcpy(items, array->items, array->count * item);
-	if (array->items) hr__os()->free(array->items, array->capacity * item);
-	array->items = items;
-	array->capacity = capacity;
-	return true;
+	return array->capacity <= (1u << 28) && !hr__os_grow(&array->items, &array->capacity, item, 256);
 }
 
 bool hr__record_array_has_room(hr__record_array *array, size_t item)

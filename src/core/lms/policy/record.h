@@ -16,7 +16,8 @@
 /* All zero = empty. The owner knows the type of its items. */
 typedef struct hr__record_array {
 	void *items;
-	uint32_t count, capacity;
+	uint32_t count;
+	size_t capacity;
 } hr__record_array;
 
 #define HR__RECORD_AT(type, array, index) (((type *)(array).items)[index])
