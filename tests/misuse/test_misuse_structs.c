@@ -156,9 +156,7 @@ static void walk_init(const struct subject *s)
 		walk(&(struct subject){ .call = function, .name = #type, .remedy = remedy_, .size = sizeof(type), .least = THROUGH(type, field), \
 		                        .is_output = true, .use = use_##test });                                                                \
 	}
-/* fill_<type> and init_<type> of a struct with an _init function. Some of these functions return a status, others return nothing; the
- * tests look at the struct. */
-#pragma GCC diagnostic ignored "-Wunused-result"
+/* fill_<type> and init_<type> of a struct with an _init function. */
 #define WITH_INIT(type)                                       \
 	static void fill_##type(void *given)                      \
 	{                                                         \
