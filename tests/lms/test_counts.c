@@ -367,7 +367,7 @@ static void test_a_reset_is_the_same_for_both_kinds_of_statistics(void)
 
 /* ---- other counters ---- */
 
-static void test_several_tensors_that_leave_together_are_a_multi_reclaim(void)
+static void test_several_tensors_evicted_together_are_a_multi_reclaim(void)
 {
 	set_up();
 	hr_allocator a = open_allocator(8 * MIB);
@@ -432,5 +432,5 @@ TEST_MAIN(T(test_the_peak_of_active_bytes_never_falls), T(test_inactive_bytes_ar
           T(test_peaks_of_a_device_are_of_one_moment), T(test_one_thread_on_several_allocators_has_exact_peaks),
           T(test_a_thread_with_an_allocator_of_its_own_has_exact_peaks), T(test_counts_of_a_closed_allocator_stay_with_its_device),
           T(test_blocks_that_are_closed_with_their_allocator_count_as_freed), T(test_a_reset_is_the_same_for_both_kinds_of_statistics),
-          T(test_several_tensors_that_leave_together_are_a_multi_reclaim), T(test_total_bytes_are_those_of_every_chunk_handed_out),
+          T(test_several_tensors_evicted_together_are_a_multi_reclaim), T(test_total_bytes_are_those_of_every_chunk_handed_out),
           T(test_the_limit_of_a_device_is_in_whole_pages))

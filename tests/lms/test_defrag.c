@@ -543,7 +543,7 @@ static void test_a_budget_spreads_the_work_over_attempts(void)
 	tear_down();
 }
 
-static void test_what_may_not_leave_may_move(void)
+static void test_tensors_that_are_never_evicted_can_be_moved(void)
 {
 	hr_lms_options options = lms_options(true);
 	void *block;
@@ -562,7 +562,7 @@ static void test_what_may_not_leave_may_move(void)
 	tear_down();
 }
 
-static void test_it_works_where_nothing_may_leave(void)
+static void test_defragmentation_works_with_eviction_off(void)
 {
 	hr_lms_options options = lms_options(true);
 	void *block;
@@ -576,7 +576,7 @@ static void test_it_works_where_nothing_may_leave(void)
 	tear_down();
 }
 
-static void test_what_can_leave_leaves_first(void)
+static void test_eviction_comes_before_defragmentation(void)
 {
 	hr_lms_options options = lms_options(true);
 	void *block;
@@ -602,7 +602,7 @@ static void test_a_pin_makes_pinned_tensors_move(void)
 }
 
 /* The host copy is valid before and after the move, so the tensor is then evicted without a copy. */
-static void test_a_good_copy_on_the_host_stays_good(void)
+static void test_a_move_keeps_the_host_copy_valid(void)
 {
 	hr_lms_options options = lms_options(true);
 	void *block;
@@ -702,14 +702,14 @@ static void test_any_call_of_the_device_may_fail_once(void)
 	for (enum way way = CLEARS; way <= PAGES; way++) fault_states(false, way);
 }
 
-static void test_any_call_of_the_device_may_fail_for_ever(void)
+static void test_any_call_of_the_device_may_fail_permanently(void)
 {
 	for (enum way way = CLEARS; way <= PAGES; way++) fault_states(true, way);
 }
 
 /* The copy was queued, but ordering other streams after it failed: the tensor stays where it was, and its memory stays allocated
  * until the copy has read it. */
-static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
+static void test_a_failed_move_keeps_its_memory_until_the_copy_has_read_it(void)
 {
 	bool more = true;
 	for (uint64_t nth = 1; more; nth++) {
@@ -745,7 +745,7 @@ static void test_memory_is_not_taken_from_under_a_move_that_failed(void)
 
 /* The device failed while the tensor was moved through the host, and the tensor could not be put back: until the device works again
  * its address is refused, and after that it has its contents, whichever call is made first. */
-static void test_a_tensor_that_cannot_be_put_back_is_not_handed_out(void)
+static void test_the_address_of_a_displaced_tensor_is_refused(void)
 {
 	enum { ASKED, PINNED, EVICTED, OVERWRITTEN, WAYS };
 	uint64_t displaced[WAYS] = { 0 };
@@ -920,14 +920,14 @@ static void test_threads_pin_while_tensors_move(void)
 	tear_down();
 }
 
-TEST_MAIN(T(test_it_is_off_by_default), T(test_what_may_not_leave_may_move), T(test_it_works_where_nothing_may_leave),
-          T(test_what_can_leave_leaves_first), T(test_a_pin_makes_pinned_tensors_move), T(test_a_good_copy_on_the_host_stays_good),
+TEST_MAIN(T(test_it_is_off_by_default), T(test_tensors_that_are_never_evicted_can_be_moved), T(test_defragmentation_works_with_eviction_off),
+          T(test_eviction_comes_before_defragmentation), T(test_a_pin_makes_pinned_tensors_move), T(test_a_move_keeps_the_host_copy_valid),
           T(test_the_verdict_names_what_is_moved_and_advises_defragmentation),
           T(test_the_verdict_prefers_defragmentation_that_is_on_to_eviction_that_is_off), T(test_a_budget_spreads_the_work_over_attempts),
           T_WITHIN(test_fragmented_memory_fits_with_defragmentation_and_not_without, 120),
           T_WITHIN(test_the_fewest_bytes_are_moved_and_no_address_that_is_held, 120),
           T_WITHIN(test_pages_are_emptied_where_they_can_be_put_side_by_side, 120),
-          T_WITHIN(test_any_call_of_the_device_may_fail_once, 120), T_WITHIN(test_any_call_of_the_device_may_fail_for_ever, 120),
-          T(test_memory_is_not_taken_from_under_a_move_that_failed),
-          T_WITHIN(test_a_tensor_that_cannot_be_put_back_is_not_handed_out, 120), T(test_any_call_of_the_system_may_fail),
+          T_WITHIN(test_any_call_of_the_device_may_fail_once, 120), T_WITHIN(test_any_call_of_the_device_may_fail_permanently, 120),
+          T(test_a_failed_move_keeps_its_memory_until_the_copy_has_read_it),
+          T_WITHIN(test_the_address_of_a_displaced_tensor_is_refused, 120), T(test_any_call_of_the_system_may_fail),
           T_WITHIN(test_threads_pin_while_tensors_move, 120))

@@ -93,14 +93,14 @@ static void looks_at_few(const char *policy)
 	tear_down();
 }
 
-static void test_evictions_of_a_chain_look_at_few_tensors(void)
+static void test_evictions_of_a_chain_examine_few_tensors(void)
 {
 	looks_at_few("lru");
 	looks_at_few("learned");
 }
 
 /* Tensors that are never evicted are last in the queue, and are not looked at. */
-static void test_tensors_that_stay_are_not_looked_at(void)
+static void test_unevictable_tensors_are_not_examined(void)
 {
 	set_up("lru", CHAIN * MIB, 2 * MIB, false);
 	for (unsigned i = 0; i < CHAIN / 4; i++) {
@@ -209,7 +209,7 @@ static void compare(const char *policy, bool defrag, unsigned quiet)
 	tear_down();
 }
 
-static void test_the_queues_choose_as_a_look_at_all_does(void)
+static void test_the_queues_choose_as_a_scan_of_all_tensors_does(void)
 {
 	for (unsigned defrag = 0; defrag < 2; defrag++) {
 		compare("lru", defrag, 3);
@@ -218,5 +218,5 @@ static void test_the_queues_choose_as_a_look_at_all_does(void)
 	}
 }
 
-TEST_MAIN(T(test_evictions_of_a_chain_look_at_few_tensors), T(test_tensors_that_stay_are_not_looked_at),
-          T(test_the_queues_choose_as_a_look_at_all_does))
+TEST_MAIN(T(test_evictions_of_a_chain_examine_few_tensors), T(test_unevictable_tensors_are_not_examined),
+          T(test_the_queues_choose_as_a_scan_of_all_tensors_does))

@@ -202,22 +202,22 @@ static void hold_the_address(hr_lms_safety safety, bool verify)
 	tear_down();
 }
 
-static void test_the_address_holds_whatever_happens(void)
+static void test_the_address_is_stable_under_random_operations(void)
 {
 	hold_the_address(HR_SAFETY_NONE, false);
 }
 
-static void test_the_address_holds_with_shadows(void)
+static void test_the_address_is_stable_with_shadows(void)
 {
 	hold_the_address(HR_SAFETY_HOST_MAPPED, false);
 }
 
-static void test_the_address_holds_under_verify(void)
+static void test_the_address_is_stable_under_verify(void)
 {
 	hold_the_address(HR_SAFETY_HOST_MAPPED, true);
 }
 
-static void test_the_address_has_the_alignment_that_was_asked_for(void)
+static void test_the_address_has_the_requested_alignment(void)
 {
 	set_up(16 * MIB, HR_SAFETY_NONE);
 	hr_tensor tensor, small;
@@ -243,7 +243,7 @@ static void touch(void *at)
 	*(volatile unsigned char *)at = 1;
 }
 
-static void test_touching_one_that_is_out_faults(void)
+static void test_accessing_an_evicted_tensor_faults(void)
 {
 	set_up(16 * MIB, HR_SAFETY_NONE);
 	hr_tensor tensor = create(4 * PAGE);
@@ -259,7 +259,7 @@ static void test_touching_one_that_is_out_faults(void)
 
 /* ---- small ones ---- */
 
-static void test_one_that_is_smaller_than_a_page_stays(void)
+static void test_a_fixed_tensor_smaller_than_a_page_is_never_evicted(void)
 {
 	set_up(4 * MIB, HR_SAFETY_HOST_MAPPED);
 	hr_tensor small = create(PAGE - 1), large = create_on(allocator, 3 * MIB, false), more = create_on(allocator, 3 * MIB, false);
@@ -339,7 +339,7 @@ static void test_statistics_and_holders_count_them(void)
 	tear_down();
 }
 
-static void test_a_clean_one_leaves_without_a_copy(void)
+static void test_a_clean_fixed_tensor_is_evicted_without_a_copy(void)
 {
 	for (int safety = HR_SAFETY_NONE; safety <= HR_SAFETY_HOST_MAPPED; safety++) {
 		set_up(16 * MIB, (hr_lms_safety)safety);
@@ -598,7 +598,7 @@ static void test_the_learned_policy_keeps_addresses(void)
 
 /* ---- shadows ---- */
 
-static void test_one_that_is_out_can_be_read(void)
+static void test_an_evicted_tensor_can_be_read_through_its_shadow(void)
 {
 	set_up(16 * MIB, HR_SAFETY_HOST_MAPPED);
 	hr_tensor tensor = create(5 * PAGE - 17);
@@ -624,7 +624,7 @@ static void test_one_that_is_out_can_be_read(void)
 	tear_down();
 }
 
-static void test_verify_tells_of_a_write_while_out(void)
+static void test_verify_reports_a_write_while_evicted(void)
 {
 	hr_lms_options options = lms_options("lru");
 	options.safety = HR_SAFETY_HOST_MAPPED;
@@ -673,7 +673,7 @@ static void test_shadows_are_within_the_limit_of_the_host(void)
 	tear_down();
 }
 
-static void test_devices_without_it_say_so(void)
+static void test_devices_without_support_report_it(void)
 {
 	hr_lms_options options = lms_options("lru");
 	hr_tensor_options fixed;
@@ -699,7 +699,7 @@ static void test_devices_without_it_say_so(void)
 
 /* ---- closing and forking ---- */
 
-static void test_everything_goes_with_the_allocator(void)
+static void test_destroying_the_allocator_destroys_everything(void)
 {
 	for (int safety = HR_SAFETY_NONE; safety <= HR_SAFETY_HOST_MAPPED; safety++) {
 		hr_fault_os_install();
@@ -903,12 +903,12 @@ static void test_any_call_to_the_device_may_fail_once_with_shadows(void)
 	fail_every_call(HR_SAFETY_HOST_MAPPED, false, HR_DEVICE_ERROR);
 }
 
-static void test_the_device_may_fail_for_ever(void)
+static void test_the_device_may_fail_permanently(void)
 {
 	fail_every_call(HR_SAFETY_NONE, true, HR_DEVICE_ERROR);
 }
 
-static void test_the_device_may_fail_for_ever_with_shadows(void)
+static void test_the_device_may_fail_permanently_with_shadows(void)
 {
 	fail_every_call(HR_SAFETY_HOST_MAPPED, true, HR_DEVICE_ERROR);
 }
@@ -1130,18 +1130,18 @@ static void test_any_call_to_cuda_may_fail(void)
 	}
 }
 
-TEST_MAIN(T(test_the_address_holds_whatever_happens), T(test_the_address_holds_with_shadows),
-          T(test_the_address_holds_under_verify), T(test_the_address_has_the_alignment_that_was_asked_for),
-          T(test_touching_one_that_is_out_faults), T(test_one_that_is_smaller_than_a_page_stays),
-          T(test_statistics_and_holders_count_them), T(test_a_clean_one_leaves_without_a_copy),
+TEST_MAIN(T(test_the_address_is_stable_under_random_operations), T(test_the_address_is_stable_with_shadows),
+          T(test_the_address_is_stable_under_verify), T(test_the_address_has_the_requested_alignment),
+          T(test_accessing_an_evicted_tensor_faults), T(test_a_fixed_tensor_smaller_than_a_page_is_never_evicted),
+          T(test_statistics_and_holders_count_them), T(test_a_clean_fixed_tensor_is_evicted_without_a_copy),
           T(test_an_out_of_memory_report_shows_them), T(test_they_make_room_for_each_other),
           T(test_fixed_and_movable_make_room_for_each_other), T(test_free_pages_of_the_arena_are_used),
           T(test_the_limit_of_the_device_holds_too), T(test_the_limit_for_tensors_counts_their_pages),
           T(test_work_that_is_queued_is_waited_for), T(test_the_learned_policy_keeps_addresses),
-          T(test_one_that_is_out_can_be_read), T(test_verify_tells_of_a_write_while_out),
-          T(test_shadows_are_within_the_limit_of_the_host), T(test_devices_without_it_say_so),
-          T(test_everything_goes_with_the_allocator), T(test_a_fork_leaves_the_parent_alone),
+          T(test_an_evicted_tensor_can_be_read_through_its_shadow), T(test_verify_reports_a_write_while_evicted),
+          T(test_shadows_are_within_the_limit_of_the_host), T(test_devices_without_support_report_it),
+          T(test_destroying_the_allocator_destroys_everything), T(test_a_fork_leaves_the_parent_alone),
           T(test_any_call_to_the_device_may_fail_once), T(test_any_call_to_the_device_may_fail_once_with_shadows),
-          T(test_the_device_may_fail_for_ever), T(test_the_device_may_fail_for_ever_with_shadows),
+          T(test_the_device_may_fail_permanently), T(test_the_device_may_fail_permanently_with_shadows),
           T(test_the_device_may_be_full_at_any_call), T(test_any_call_to_the_system_may_fail),
           T(test_threads_may_do_all_of_it_at_once), T(test_it_works_on_cuda), T_WITHIN(test_any_call_to_cuda_may_fail, 300))

@@ -478,7 +478,7 @@ static void test_a_full_file_says_so(void)
 }
 
 /* Free space in the middle was not used, in favour of the end of the file, which then could not grow. */
-static void test_a_disk_that_is_full_leaves_what_there_is(void)
+static void test_a_full_disk_keeps_existing_copies(void)
 {
 	hr__host_copy copies[3] = { { 0 } }, more = { 0 };
 	begin(&emulated);
@@ -522,7 +522,7 @@ static void test_a_disk_that_is_full_leaves_what_there_is(void)
 	end();
 }
 
-static void test_a_disk_that_fails_is_told_of(void)
+static void test_a_disk_failure_is_reported(void)
 {
 	hr__host_copy kept = { 0 }, more = { 0 };
 	begin(&emulated);
@@ -878,7 +878,7 @@ static void check_random(const subject *on, uint64_t limit, bool spills, uint64_
 	end();
 }
 
-static void test_books_agree_in_any_order(void)
+static void test_accounting_agrees_in_any_order(void)
 {
 	check_random(&emulated, MIB, true, 2 * MIB);
 	check_random(&emulated, 7 * PAGE, true, MIB + 5000);
@@ -1148,12 +1148,12 @@ static void test_a_forked_child_starts_without_it(void)
 
 TEST_MAIN(T(test_contents_survive_in_both_tiers), T(test_contents_survive_on_the_stand_in_driver),
           T(test_the_ring_fits_into_any_pool), T(test_the_simulated_device_has_pinned_memory_only),
-          T(test_a_full_pool_without_a_file_says_so), T(test_a_full_file_says_so), T(test_a_disk_that_is_full_leaves_what_there_is),
-          T(test_a_disk_that_fails_is_told_of), T(test_a_directory_that_cannot_be_written_is_refused),
+          T(test_a_full_pool_without_a_file_says_so), T(test_a_full_file_says_so), T(test_a_full_disk_keeps_existing_copies),
+          T(test_a_disk_failure_is_reported), T(test_a_directory_that_cannot_be_written_is_refused),
           T(test_impossible_limits_are_refused), T(test_blocks_are_recycled_in_stream_order),
           T(test_blocks_are_recycled_in_stream_order_on_the_stand_in_driver),
           T(test_buffers_are_reused_only_when_copies_are_done_with_them),
           T(test_buffers_are_reused_only_then_on_the_stand_in_driver), T(test_the_next_buffer_is_filled_meanwhile),
-          T(test_a_copy_that_was_not_made_is_no_copy), T(test_books_agree_in_any_order), T(test_threads_share_it),
+          T(test_a_copy_that_was_not_made_is_no_copy), T(test_accounting_agrees_in_any_order), T(test_threads_share_it),
           T(test_threads_share_it_on_the_stand_in_driver), T(test_nothing_is_lost_when_any_call_fails),
           T(test_nothing_is_lost_when_any_call_fails_on_the_host_itself), T(test_a_forked_child_starts_without_it))

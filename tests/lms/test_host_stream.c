@@ -128,7 +128,7 @@ static size_t wrong_on_host(hr_tensor tensor, size_t bytes, unsigned char value)
 
 /* ---- blocks ---- */
 
-static void test_hr_alloc_bytes_gives_memory_that_an_evicted_tensor_has_left(void)
+static void test_hr_alloc_bytes_waits_for_the_copy_of_an_evicted_tensor(void)
 {
 	set_up_lms(8 * MIB, false);
 	hr_tensor tensor = create(6 * MIB);
@@ -364,7 +364,7 @@ static void test_hr_alloc_bytes_does_not_wait_where_the_host_has_no_access(void)
 
 /* ---- tensors ---- */
 
-static void test_a_tensor_pinned_for_the_host_is_back(void)
+static void test_a_tensor_pinned_for_the_host_is_restored(void)
 {
 	set_up_lms(8 * MIB, false);
 	hr_tensor tensor = create(4 * MIB);
@@ -377,7 +377,7 @@ static void test_a_tensor_pinned_for_the_host_is_back(void)
 	tear_down();
 }
 
-static void test_a_tensor_pinned_for_the_host_has_been_let_go_by_streams(void)
+static void test_a_tensor_pinned_for_the_host_is_used_by_no_stream(void)
 {
 	set_up(32 * MIB, 0, SLOW_FILL);
 	hr_stream stream = new_stream();
@@ -404,7 +404,7 @@ static void test_a_new_tensor_of_the_host_gets_memory_that_is_idle(void)
 }
 
 /* Stream two has only a pin, but the memory of the tensor has the fill of stream one: the host's pin waits for that. */
-static void test_a_tensor_whose_memory_was_had_on_another_stream_is_waited_for(void)
+static void test_a_tensor_whose_memory_another_stream_allocated_is_waited_for(void)
 {
 	set_up(32 * MIB, 0, SLOW_FILL);
 	hr_stream one = new_stream(), two = new_stream();
@@ -424,7 +424,7 @@ static void test_a_tensor_whose_memory_was_had_on_another_stream_is_waited_for(v
 }
 
 /* A tensor that no stream ever used is evicted, restored, replaced and destroyed. */
-static void test_tensors_of_the_host_alone_come_and_go(void)
+static void test_tensors_used_by_the_host_alone_are_evicted_and_restored(void)
 {
 	set_up_lms(8 * MIB, false);
 	hr_tensor first = create(6 * MIB), second = create(6 * MIB);
@@ -535,7 +535,7 @@ static void test_learned_steps_of_the_host_keep_their_bytes(void)
 	tear_down();
 }
 
-TEST_MAIN(T(test_hr_alloc_bytes_gives_memory_that_an_evicted_tensor_has_left),
+TEST_MAIN(T(test_hr_alloc_bytes_waits_for_the_copy_of_an_evicted_tensor),
           T(test_hr_alloc_bytes_waits_for_a_fill_of_another_stream),
           T(test_a_small_block_of_the_thread_cache_is_waited_for),
           T(test_a_default_stream_is_waited_for_like_any_other),
@@ -548,11 +548,11 @@ TEST_MAIN(T(test_hr_alloc_bytes_gives_memory_that_an_evicted_tensor_has_left),
           T(test_the_host_waits_for_streams_and_streams_never_for_the_host),
           T(test_the_host_device_takes_the_host_as_a_stream),
           T(test_hr_alloc_bytes_does_not_wait_where_the_host_has_no_access),
-          T(test_a_tensor_pinned_for_the_host_is_back),
-          T(test_a_tensor_pinned_for_the_host_has_been_let_go_by_streams),
+          T(test_a_tensor_pinned_for_the_host_is_restored),
+          T(test_a_tensor_pinned_for_the_host_is_used_by_no_stream),
           T(test_a_new_tensor_of_the_host_gets_memory_that_is_idle),
-          T(test_a_tensor_whose_memory_was_had_on_another_stream_is_waited_for),
-          T(test_tensors_of_the_host_alone_come_and_go),
+          T(test_a_tensor_whose_memory_another_stream_allocated_is_waited_for),
+          T(test_tensors_used_by_the_host_alone_are_evicted_and_restored),
           T(test_a_host_write_waits_for_the_copy_that_reads_the_tensor),
           T(test_a_tensor_pinned_for_the_host_is_not_moved),
           T(test_verify_reads_what_the_host_wrote),

@@ -206,7 +206,7 @@ static void check_gain(const struct chain *chain, double part)
 	CHECK_LE(learned.stats.plan_bound_ns, (int64_t)extra(&learned, chain, chain->steps - 1) + 1);
 }
 
-static void test_tensors_are_back_from_the_second_step_on(void)
+static void test_tensors_are_prefetched_from_the_second_step_on(void)
 {
 	struct chain chain = usual_chain();
 	check_gain(&chain, 0.25);
@@ -227,7 +227,7 @@ static void test_a_deep_chain_of_small_tensors_gains_too(void)
 }
 
 /* The activation of the last step is destroyed when its successor already has its place in the plan. */
-static void test_a_tensor_that_outlives_its_step_is_asked_for(void)
+static void test_a_tensor_that_outlives_its_step_is_prefetched(void)
 {
 	struct chain chain = usual_chain();
 	chain.overlapping = true;
@@ -319,7 +319,7 @@ static void test_steps_of_alternating_shapes_cost_no_more_than_lru(void)
 }
 
 /* Unplanned evictions in a step without a plan are not kept in a list that grows. */
-static void test_ops_outside_of_steps_leave_nothing_behind(void)
+static void test_ops_outside_of_steps_leak_nothing(void)
 {
 	struct chain chain = usual_chain();
 	static struct outcome outcome;
@@ -341,9 +341,9 @@ static void test_without_marked_steps_it_is_no_worse_than_lru(void)
 	for (uint32_t i = 0; i < chain.steps; i++) CHECK_LE(learned.ns[i], lru.ns[i]);
 }
 
-TEST_MAIN(T(test_tensors_are_back_from_the_second_step_on), T(test_a_step_that_the_link_bounds_gains_too),
-          T(test_a_deep_chain_of_small_tensors_gains_too), T(test_a_tensor_that_outlives_its_step_is_asked_for), T(test_an_op_that_names_a_tensor_twice_uses_it_once),
-          T(test_ops_outside_of_steps_leave_nothing_behind),
+TEST_MAIN(T(test_tensors_are_prefetched_from_the_second_step_on), T(test_a_step_that_the_link_bounds_gains_too),
+          T(test_a_deep_chain_of_small_tensors_gains_too), T(test_a_tensor_that_outlives_its_step_is_prefetched), T(test_an_op_that_names_a_tensor_twice_uses_it_once),
+          T(test_ops_outside_of_steps_leak_nothing),
           T(test_a_step_with_an_op_more_costs_no_more_than_lru), T(test_a_step_with_larger_tensors_costs_no_more_than_lru),
           T(test_a_step_with_fewer_layers_costs_no_more_than_lru), T(test_tensors_made_in_another_order_cost_no_more_than_lru),
           T(test_steps_of_alternating_shapes_cost_no_more_than_lru), T(test_without_marked_steps_it_is_no_worse_than_lru))

@@ -128,7 +128,7 @@ static void test_a_wrong_count_of_pins_is_found(void)
 }
 
 /* A thread is suspended between counting a pin and making it: the count is off, but that is no error. */
-static void test_a_moment_that_is_not_quiet_is_said_to_be_so(void)
+static void test_a_check_without_a_quiet_moment_reports_it(void)
 {
 	hr_status status;
 	set_up(false);
@@ -149,4 +149,4 @@ static void test_a_moment_that_is_not_quiet_is_said_to_be_so(void)
 }
 
 TEST_MAIN(T(test_checks_find_nothing_while_threads_pin_and_evict), T(test_checks_find_nothing_while_tensors_are_moved),
-          T(test_a_wrong_count_of_pins_is_found), T(test_a_moment_that_is_not_quiet_is_said_to_be_so))
+          T(test_a_wrong_count_of_pins_is_found), T(test_a_check_without_a_quiet_moment_reports_it))

@@ -501,7 +501,7 @@ static void test_any_call_of_the_system_may_fail_once(void)
 	CHECK_GT(run_all(false, false, HR_OK, ENOMEM, 1), 0);
 }
 
-static void test_any_call_of_the_system_may_fail_for_ever(void)
+static void test_any_call_of_the_system_may_fail_permanently(void)
 {
 	CHECK_GT(run_all(false, true, HR_OK, ENOSPC, 1), 0);
 }
@@ -511,7 +511,7 @@ static void test_any_call_of_the_device_may_fail_once(void)
 	CHECK_GT(run_all(true, false, HR_DEVICE_ERROR, 0, 1), 0);
 }
 
-static void test_any_call_of_the_device_may_fail_for_ever(void)
+static void test_any_call_of_the_device_may_fail_permanently(void)
 {
 	CHECK_GT(run_all(true, true, HR_DEVICE_ERROR, 0, 0.34), 0);
 }
@@ -521,6 +521,6 @@ static void test_the_device_may_be_full_at_any_call(void)
 	CHECK_GT(run_all(true, false, HR_OUT_OF_MEMORY, 0, 0.34), 0);
 }
 
-TEST_MAIN(T_WITHIN(test_any_call_of_the_system_may_fail_once, 120), T_WITHIN(test_any_call_of_the_system_may_fail_for_ever, 120),
-          T_WITHIN(test_any_call_of_the_device_may_fail_once, 300), T_WITHIN(test_any_call_of_the_device_may_fail_for_ever, 120),
+TEST_MAIN(T_WITHIN(test_any_call_of_the_system_may_fail_once, 120), T_WITHIN(test_any_call_of_the_system_may_fail_permanently, 120),
+          T_WITHIN(test_any_call_of_the_device_may_fail_once, 300), T_WITHIN(test_any_call_of_the_device_may_fail_permanently, 120),
           T_WITHIN(test_the_device_may_be_full_at_any_call, 120))

@@ -77,7 +77,7 @@ static void copy_ahead(hr_tensor tensor)
 /* ---- verify ---- */
 
 /* The overwriting pin failed: the tensor has memory with a wrong checksum, and is evicted without an unpin. */
-static void test_verify_believes_a_tensor_whose_overwriting_pin_failed(void)
+static void test_verify_accepts_a_tensor_whose_overwriting_pin_failed(void)
 {
 	hr_lms_options options = lms_options("lru");
 	options.verify = true;
@@ -95,7 +95,7 @@ static void test_verify_believes_a_tensor_whose_overwriting_pin_failed(void)
 	tear_down();
 }
 
-static void test_verify_looks_at_every_tensor_of_an_unpin(void)
+static void test_verify_checks_every_tensor_of_an_unpin(void)
 {
 	hr_lms_options options = lms_options("lru");
 	options.verify = true;
@@ -192,7 +192,7 @@ static void test_a_new_tensor_whose_pin_failed_is_still_new(void)
 }
 
 /* The device keeps its pages: the tensor has memory, but still nothing to read or to copy. */
-static void test_a_new_tensor_whose_pages_stay_has_no_contents(void)
+static void test_a_new_tensor_whose_pages_were_not_released_has_no_contents(void)
 {
 	for (uint64_t nth = 1;; nth++) {
 		hr_lms_options options = lms_options("lru");
@@ -225,7 +225,7 @@ static void test_a_new_tensor_whose_pages_stay_has_no_contents(void)
 /* ---- eviction ---- */
 
 /* The first candidates, more than one batch, do not fit on the host. */
-static void test_what_can_leave_leaves_although_others_cannot(void)
+static void test_evictable_tensors_are_evicted_although_others_cannot_be(void)
 {
 	hr_lms_options options = lms_options("lru");
 	options.host_limit = 256 * KIB;
@@ -290,7 +290,7 @@ static pthread_t begin(void *(*way)(void *), hr_tensor *tensor)
 	}
 }
 
-static void test_a_lower_limit_waits_for_what_is_leaving(void)
+static void test_a_lower_limit_waits_for_evictions_under_way(void)
 {
 	for (int way = 0; way < 2; way++) {
 		hr_lms_options options = lms_options("lru");
@@ -306,7 +306,7 @@ static void test_a_lower_limit_waits_for_what_is_leaving(void)
 	}
 }
 
-static void test_a_pin_below_the_limit_waits_for_what_is_leaving(void)
+static void test_a_pin_below_the_limit_waits_for_evictions_under_way(void)
 {
 	for (int way = 0; way < 2; way++) {
 		hr_lms_options options = lms_options("lru");
@@ -324,7 +324,7 @@ static void test_a_pin_below_the_limit_waits_for_what_is_leaving(void)
 }
 
 /* No eviction is pending: the refusal is immediate and gives the reason. */
-static void test_a_limit_below_what_stays_is_refused(void)
+static void test_a_limit_below_the_unevictable_bytes_is_refused(void)
 {
 	hr_lms_options options = lms_options("lru");
 	options.host_limit = MIB;
@@ -435,7 +435,7 @@ static void hear(void *user, hr_tensor tensor, uint64_t now)
 	if (heard.count < 16) heard.ids[heard.count++] = tensor.id;
 }
 
-static void test_a_policy_hears_of_tensors_that_became_unused_alone(void)
+static void test_a_policy_is_called_only_for_tensors_that_became_unused(void)
 {
 	hr_lms_policy policy = { .struct_size = sizeof policy, .score = same, .unused = hear };
 	CHECK_STATUS(HR_OK, hr_lms_policy_register("listener", &policy, NULL));
@@ -481,7 +481,7 @@ static void test_a_tensor_that_is_destroyed_says_so(void)
 }
 
 /* A pin for writing invalidates the host copy, which may still be pending; a later failure of the pin must not hide that. */
-static void test_memory_is_not_taken_from_under_a_copy(void)
+static void test_memory_is_not_reused_during_a_copy(void)
 {
 	hr_lms_options options = lms_options("lru");
 	hr__lms *lms;
@@ -503,7 +503,7 @@ static void test_memory_is_not_taken_from_under_a_copy(void)
 
 /* The file is full while the next piece is being copied to the ring: the tensor stays resident, and may be destroyed before that
  * copy ends. */
-static void test_memory_is_not_taken_from_under_a_copy_that_failed(void)
+static void test_memory_is_not_reused_during_a_copy_that_failed(void)
 {
 	char folder[] = "/tmp/hr-lms-regression-XXXXXX";
 	uint64_t failed = 0;
@@ -570,7 +570,7 @@ static void hand_over(void *argument, unsigned index)
 	handed.ends = 1;
 }
 
-static void test_a_tensor_may_go_before_its_pin_call_is_over(void)
+static void test_a_tensor_may_be_destroyed_before_its_pin_call_returns(void)
 {
 	hr_lms_options options = lms_options("learned");
 	set_up(8 * MIB, &options);
@@ -581,7 +581,7 @@ static void test_a_tensor_may_go_before_its_pin_call_is_over(void)
 }
 
 /* 256 tensors in memory for 8: scanning all of them for each eviction took time quadratic in their number. */
-static void test_reclaiming_looks_at_what_may_be_resident(void)
+static void test_reclaiming_examines_only_tensors_that_may_be_resident(void)
 {
 	enum { COUNT = 256, RESIDENT = 8 };
 	hr_tensor tensors[COUNT];
@@ -610,11 +610,11 @@ static void test_reclaiming_looks_at_what_may_be_resident(void)
 	tear_down();
 }
 
-TEST_MAIN(T(test_reclaiming_looks_at_what_may_be_resident), T(test_verify_believes_a_tensor_whose_overwriting_pin_failed), T(test_verify_looks_at_every_tensor_of_an_unpin),
-          T(test_what_can_leave_leaves_although_others_cannot), T(test_closing_that_is_refused_changes_nothing),
-          T(test_a_policy_hears_of_tensors_that_became_unused_alone), T(test_a_tensor_that_is_destroyed_says_so),
-          T(test_memory_is_not_taken_from_under_a_copy), T(test_a_new_tensor_whose_pin_failed_is_still_new),
-          T(test_a_new_tensor_whose_pages_stay_has_no_contents), T(test_a_lower_limit_waits_for_what_is_leaving),
-          T(test_a_pin_below_the_limit_waits_for_what_is_leaving), T(test_a_limit_below_what_stays_is_refused),
+TEST_MAIN(T(test_reclaiming_examines_only_tensors_that_may_be_resident), T(test_verify_accepts_a_tensor_whose_overwriting_pin_failed), T(test_verify_checks_every_tensor_of_an_unpin),
+          T(test_evictable_tensors_are_evicted_although_others_cannot_be), T(test_closing_that_is_refused_changes_nothing),
+          T(test_a_policy_is_called_only_for_tensors_that_became_unused), T(test_a_tensor_that_is_destroyed_says_so),
+          T(test_memory_is_not_reused_during_a_copy), T(test_a_new_tensor_whose_pin_failed_is_still_new),
+          T(test_a_new_tensor_whose_pages_were_not_released_has_no_contents), T(test_a_lower_limit_waits_for_evictions_under_way),
+          T(test_a_pin_below_the_limit_waits_for_evictions_under_way), T(test_a_limit_below_the_unevictable_bytes_is_refused),
           T(test_unpinning_more_often_than_pinned_is_refused_in_lists_of_any_length),
-          T(test_memory_is_not_taken_from_under_a_copy_that_failed), T(test_a_tensor_may_go_before_its_pin_call_is_over))
+          T(test_memory_is_not_reused_during_a_copy_that_failed), T(test_a_tensor_may_be_destroyed_before_its_pin_call_returns))

@@ -238,11 +238,11 @@ static void test_steps_under_lru_are_all_the_same(void)
 	run(steps_for(24000), "lru", true);
 }
 
-static void test_steps_on_a_device_leave_nothing_behind(void)
+static void test_steps_on_a_device_leak_nothing(void)
 {
 	run(steps_for(80), "learned", false);
 	run(steps_for(40), "lru", false);
 }
 
 TEST_MAIN(T_WITHIN(test_learned_steps_are_all_the_same, 120), T_WITHIN(test_steps_under_lru_are_all_the_same, 120),
-          T_WITHIN(test_steps_on_a_device_leave_nothing_behind, 120))
+          T_WITHIN(test_steps_on_a_device_leak_nothing, 120))

@@ -497,7 +497,7 @@ static void run_spilling(hr_lms_options *options, uint64_t operations)
 	CHECK_EQ(rmdir(folder), 0);
 }
 
-static void test_contents_hold_under_lru(void)
+static void test_contents_survive_under_lru(void)
 {
 	hr_lms_options options = lms_options("lru");
 	set_up(2 * MIB, &options);
@@ -505,7 +505,7 @@ static void test_contents_hold_under_lru(void)
 	run(count_of(15000), 4);
 }
 
-static void test_contents_hold_under_learned(void)
+static void test_contents_survive_under_learned(void)
 {
 	hr_lms_options options = lms_options("learned");
 	set_up(2 * MIB, &options);
@@ -549,7 +549,7 @@ static void register_whim(void)
 	CHECK_STATUS(HR_OK, hr_lms_policy_register("whim", &policy, NULL));
 }
 
-static void test_contents_hold_under_a_policy_of_ones_own(void)
+static void test_contents_survive_under_a_registered_policy(void)
 {
 	register_whim();
 	hr_lms_options options = lms_options("whim");
@@ -579,13 +579,13 @@ static void test_verify_finds_nothing_wrong_with_what_is_planned(void)
 	run(count_of(7500), 4);
 }
 
-static void test_contents_hold_with_a_file(void)
+static void test_contents_survive_with_a_file(void)
 {
 	hr_lms_options options = lms_options("learned");
 	run_spilling(&options, count_of(7500));
 }
 
-static void test_contents_hold_with_a_file_verified(void)
+static void test_contents_survive_with_a_file_verified(void)
 {
 	register_whim();
 	hr_lms_options options = lms_options("whim");
@@ -593,7 +593,7 @@ static void test_contents_hold_with_a_file_verified(void)
 	run_spilling(&options, count_of(7500));
 }
 
-static void test_contents_hold_while_tensors_are_moved_together(void)
+static void test_contents_survive_while_tensors_are_moved_together(void)
 {
 	hr_lms_options options = lms_options("lru");
 	options.defrag = true;
@@ -621,8 +621,8 @@ static void test_the_limit_for_tensors_holds_at_any_moment(void)
 	run(count_of(5000), 4);
 }
 
-TEST_MAIN(T(test_contents_hold_under_lru), T(test_contents_hold_under_learned), T(test_contents_hold_under_a_policy_of_ones_own),
+TEST_MAIN(T(test_contents_survive_under_lru), T(test_contents_survive_under_learned), T(test_contents_survive_under_a_registered_policy),
           T(test_verify_finds_nothing_wrong), T(test_verify_finds_nothing_wrong_with_what_is_planned),
-          T(test_contents_hold_with_a_file), T(test_contents_hold_with_a_file_verified),
-          T(test_contents_hold_while_tensors_are_moved_together), T(test_verify_finds_nothing_wrong_with_what_was_moved),
+          T(test_contents_survive_with_a_file), T(test_contents_survive_with_a_file_verified),
+          T(test_contents_survive_while_tensors_are_moved_together), T(test_verify_finds_nothing_wrong_with_what_was_moved),
           T(test_the_limit_for_tensors_holds_at_any_moment))

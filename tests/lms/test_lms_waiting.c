@@ -149,7 +149,7 @@ static void ask_together(void *unused, unsigned index)
 	}
 }
 
-static void test_plain_requests_wait_for_what_leaves_for_others(void)
+static void test_plain_requests_wait_for_evictions_for_others(void)
 {
 	set_up(MIB, 0, S, 2, "lru");
 	hr_tensor_options options;
@@ -189,7 +189,7 @@ static void pin_together(void *argument, unsigned index)
 	}
 }
 
-static void test_pins_wait_for_what_leaves_for_others(void)
+static void test_pins_wait_for_evictions_for_others(void)
 {
 	for (int way = 0; way < 4; way++) {
 		bool fixed = way & 1, apart = way & 2;
@@ -257,7 +257,7 @@ static void test_a_pin_waits_for_what_another_thread_holds(void)
 	tear_down();
 }
 
-static void test_a_pin_waits_no_longer_than_it_was_told(void)
+static void test_a_pin_waits_no_longer_than_wait_ns(void)
 {
 	uint64_t took = hold_for(0, S / 5);
 	CHECK_GE(took, S / 5);
@@ -452,7 +452,7 @@ static void ask_too_much(uint64_t limit, uint64_t lms_limit, bool something_stay
 }
 
 /* Other threads hold pins, but releasing them would not be enough. */
-static void test_an_op_that_never_fits_waits_for_nobody(void)
+static void test_an_op_that_never_fits_does_not_wait(void)
 {
 	struct asked own = { 3, "needs 768.0 KiB at once", "0 B more cannot be evicted", "smallest sufficient limit is 768.0 KiB" };
 	ask_too_much(512 * KIB, 0, false, &own);
@@ -464,7 +464,7 @@ static void test_an_op_that_never_fits_waits_for_nobody(void)
 }
 
 /* If it is enough that others unpin, the call waits for them, although a tensor is never evicted. */
-static void test_an_op_that_fits_beside_what_stays_waits(void)
+static void test_an_op_that_fits_beside_unevictable_tensors_waits(void)
 {
 	set_up(MIB, 0, 20 * S, 2, "lru");
 	uint64_t hold_ns = S / 100;
@@ -479,9 +479,9 @@ static void test_an_op_that_fits_beside_what_stays_waits(void)
 TEST_MAIN(T_WITHIN(test_two_threads_that_need_most_of_the_memory_take_turns, 120),
           T_WITHIN(test_many_threads_that_need_most_of_the_memory_take_turns, 120),
           T_WITHIN(test_threads_take_turns_below_the_limit_for_tensors, 120),
-          T(test_plain_requests_wait_for_what_leaves_for_others), T_WITHIN(test_pins_wait_for_what_leaves_for_others, 120),
-          T(test_a_pin_waits_for_what_another_thread_holds), T(test_a_pin_waits_no_longer_than_it_was_told),
+          T(test_plain_requests_wait_for_evictions_for_others), T_WITHIN(test_pins_wait_for_evictions_for_others, 120),
+          T(test_a_pin_waits_for_what_another_thread_holds), T(test_a_pin_waits_no_longer_than_wait_ns),
           T(test_without_a_time_to_wait_a_pin_fails_at_once), T(test_a_thread_that_holds_pins_fails_at_once),
           T(test_an_op_that_never_fits_fails_at_once), T(test_pins_end_with_their_allocator),
           T(test_a_thread_that_lost_its_pins_waits_for_others), T(test_pins_on_many_allocators_are_counted),
-          T_WITHIN(test_an_op_that_never_fits_waits_for_nobody, 200), T(test_an_op_that_fits_beside_what_stays_waits))
+          T_WITHIN(test_an_op_that_never_fits_does_not_wait, 200), T(test_an_op_that_fits_beside_unevictable_tensors_waits))

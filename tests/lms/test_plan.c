@@ -228,7 +228,7 @@ static void test_bound_is_below_every_plan_made(void)
 }
 
 /* Two ops that use different tensors, and memory for one: everything is moved all the time, and nothing can be hidden. */
-static void test_plan_that_moves_everything_takes_what_it_takes(void)
+static void test_plan_that_moves_everything_takes_the_time_of_its_copies(void)
 {
 	hr__plan_use uses[2] = { { 0, true }, { 1, true } };
 	hr__plan_op ops[2] = { { 100, 0 }, { 100, 1 } };
@@ -277,7 +277,7 @@ static void test_plan_hides_what_the_links_can_hide(void)
 
 /* Weights are read in sequence, with memory for half of them and a link that is just fast enough: the evicted ones must be spread
  * over the step. */
-static void test_plan_spreads_what_comes_back(void)
+static void test_plan_spreads_restores(void)
 {
 	enum { LAYERS = 64 };
 	hr__plan_use uses[LAYERS];
@@ -468,8 +468,8 @@ static void test_plan_without_host_memory_fails_and_leaks_nothing(void)
 
 TEST_MAIN(T(test_plan_keeps_the_rules_of_the_model), T(test_plan_needs_the_least_memory_and_no_less),
           T(test_plan_is_the_same_every_time), T(test_bound_is_beaten_by_no_plan_and_plans_are_close_to_the_best),
-          T(test_bound_is_below_every_plan_made), T(test_plan_that_moves_everything_takes_what_it_takes),
-          T(test_plan_hides_what_the_links_can_hide), T(test_plan_spreads_what_comes_back),
+          T(test_bound_is_below_every_plan_made), T(test_plan_that_moves_everything_takes_the_time_of_its_copies),
+          T(test_plan_hides_what_the_links_can_hide), T(test_plan_spreads_restores),
           T(test_plan_leaves_clean_tensors_uncopied), T(test_plan_refuses_a_step_that_contradicts_itself),
           T(test_plan_takes_a_step_without_ops), T(test_plan_survives_the_largest_numbers),
           T(test_plan_without_host_memory_fails_and_leaks_nothing))

@@ -65,7 +65,7 @@ static void test_one_odd_round_does_not_end_it(void)
 	hr__repeats_close(repeats);
 }
 
-static void test_no_host_memory_is_said(void)
+static void test_missing_host_memory_is_reported(void)
 {
 	hr__repeats *repeats;
 	hr_fault_os_install();
@@ -75,4 +75,4 @@ static void test_no_host_memory_is_said(void)
 }
 
 TEST_MAIN(T(test_periods_are_found), T(test_what_does_not_repeat_is_no_period), T(test_another_period_is_found_after_the_first),
-          T(test_one_odd_round_does_not_end_it), T(test_no_host_memory_is_said))
+          T(test_one_odd_round_does_not_end_it), T(test_missing_host_memory_is_reported))

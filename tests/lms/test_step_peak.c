@@ -99,7 +99,7 @@ static void pin_all(const hr_tensor *tensors, int count)
 	for (int i = 0; i < count; i++) CHECK_STATUS(HR_OK, hr_tensor_pin(tensors[i], HR_READ, HR_STREAM_DEFAULT));
 }
 
-static void test_advice_goes_by_what_a_step_needed_with_tensors_on_the_host(void)
+static void test_advice_follows_what_a_step_needed_with_tensors_on_the_host(void)
 {
 	static const char *const policies[] = { "learned", "lru" };
 	for (int i = 0; i < 2; i++) {
@@ -214,6 +214,6 @@ static void test_the_limit_of_a_logical_device_is_raised_for_the_step(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-TEST_MAIN(T(test_advice_goes_by_what_a_step_needed_with_tensors_on_the_host), T(test_the_step_runs_with_the_limit_that_is_advised),
+TEST_MAIN(T(test_advice_follows_what_a_step_needed_with_tensors_on_the_host), T(test_the_step_runs_with_the_limit_that_is_advised),
           T(test_an_allocator_without_a_step_is_advised_by_those_of_its_device), T(test_a_limit_is_not_raised_above_what_the_device_has),
           T(test_the_limit_of_a_logical_device_is_raised_for_the_step))

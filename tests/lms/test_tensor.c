@@ -110,7 +110,7 @@ static void test_a_tensor_goes_through_its_states(void)
 	tear_down();
 }
 
-static void test_contents_survive_leaving_and_returning(void)
+static void test_contents_survive_eviction_and_restore(void)
 {
 	set_up(16 * MIB);
 	hr_tensor tensors[12];
@@ -131,7 +131,7 @@ static void test_contents_survive_leaving_and_returning(void)
 	tear_down();
 }
 
-static void test_a_clean_tensor_leaves_without_a_copy(void)
+static void test_a_clean_tensor_is_evicted_without_a_copy(void)
 {
 	set_up(16 * MIB);
 	hr_tensor tensor = create(MIB);
@@ -149,7 +149,7 @@ static void test_a_clean_tensor_leaves_without_a_copy(void)
 	tear_down();
 }
 
-static void test_overwriting_brings_nothing_back(void)
+static void test_overwriting_restores_nothing(void)
 {
 	set_up(16 * MIB);
 	hr_tensor tensor = create(MIB);
@@ -214,7 +214,7 @@ static void test_one_tensor_that_makes_room_is_enough(void)
 	tear_down();
 }
 
-static void test_plain_requests_make_tensors_leave_too(void)
+static void test_plain_requests_evict_tensors_too(void)
 {
 	set_up(16 * MIB);
 	hr_tensor tensor = create(12 * MIB);
@@ -229,7 +229,7 @@ static void test_plain_requests_make_tensors_leave_too(void)
 	tear_down();
 }
 
-static void test_several_neighbours_leave_for_a_large_request(void)
+static void test_several_neighbours_are_evicted_for_a_large_request(void)
 {
 	set_up(16 * MIB);
 	hr_tensor tensors[8];
@@ -246,7 +246,7 @@ static void test_several_neighbours_leave_for_a_large_request(void)
 	tear_down();
 }
 
-static void test_everything_inactive_leaves_before_a_request_fails(void)
+static void test_everything_inactive_is_evicted_before_a_request_fails(void)
 {
 	set_up(16 * MIB);
 	hr_tensor tensors[4];
@@ -309,7 +309,7 @@ static void refuse_pieces(bool defrag)
 }
 
 /* The limit would suffice, but the device does not have that much. */
-static void test_an_op_that_others_leave_no_room_for_is_told_so(void)
+static void test_an_op_without_room_because_of_others_gets_that_reason(void)
 {
 	hr_lms_options options = lms_options("lru");
 	hr_allocator others;
@@ -327,7 +327,7 @@ static void test_an_op_that_others_leave_no_room_for_is_told_so(void)
 	tear_down();
 }
 
-static void test_an_op_that_fits_only_in_one_piece_is_told_so(void)
+static void test_an_op_refused_for_fragmentation_gets_that_reason(void)
 {
 	refuse_pieces(false);
 	refuse_pieces(true);
@@ -355,7 +355,7 @@ static void test_never_evict_and_priority_are_kept(void)
 	tear_down();
 }
 
-static void test_tags_choose_what_leaves(void)
+static void test_tags_choose_what_is_evicted(void)
 {
 	set_up(16 * MIB);
 	hr_tensor_options options;
@@ -413,7 +413,7 @@ static void test_a_full_host_pool_is_named_and_nothing_is_lost(void)
 	tear_down();
 }
 
-static void test_what_the_host_has_no_room_for_goes_to_a_file(void)
+static void test_copies_that_do_not_fit_on_the_host_go_to_a_file(void)
 {
 	char folder[] = "/tmp/headroom-spill-XXXXXX";
 	CHECK(mkdtemp(folder) != NULL);
@@ -567,7 +567,7 @@ static double prefer_large(void *user, const hr_lms_candidate *candidate)
 	return (double)candidate->bytes;
 }
 
-static void test_a_policy_of_ones_own_decides(void)
+static void test_a_registered_policy_decides(void)
 {
 	int asked = 0;
 	hr_lms_policy policy = { .struct_size = sizeof policy, .score = prefer_large };
@@ -622,12 +622,12 @@ static void test_steps_become_lines_of_a_csv(void)
 	rmdir(path);
 }
 
-TEST_MAIN(T(test_a_tensor_goes_through_its_states), T(test_contents_survive_leaving_and_returning), T(test_a_clean_tensor_leaves_without_a_copy),
-          T(test_overwriting_brings_nothing_back), T(test_statistics_add_up), T(test_one_tensor_that_makes_room_is_enough),
-          T(test_plain_requests_make_tensors_leave_too), T(test_several_neighbours_leave_for_a_large_request),
-          T(test_everything_inactive_leaves_before_a_request_fails), T(test_an_op_that_cannot_fit_is_named_with_its_tensors),
-          T(test_an_op_that_fits_only_in_one_piece_is_told_so), T(test_an_op_that_others_leave_no_room_for_is_told_so),
-          T(test_never_evict_and_priority_are_kept), T(test_tags_choose_what_leaves), T(test_the_limit_for_tensors_can_be_changed),
-          T(test_a_full_host_pool_is_named_and_nothing_is_lost), T(test_what_the_host_has_no_room_for_goes_to_a_file), T(test_mistakes_are_named),
+TEST_MAIN(T(test_a_tensor_goes_through_its_states), T(test_contents_survive_eviction_and_restore), T(test_a_clean_tensor_is_evicted_without_a_copy),
+          T(test_overwriting_restores_nothing), T(test_statistics_add_up), T(test_one_tensor_that_makes_room_is_enough),
+          T(test_plain_requests_evict_tensors_too), T(test_several_neighbours_are_evicted_for_a_large_request),
+          T(test_everything_inactive_is_evicted_before_a_request_fails), T(test_an_op_that_cannot_fit_is_named_with_its_tensors),
+          T(test_an_op_refused_for_fragmentation_gets_that_reason), T(test_an_op_without_room_because_of_others_gets_that_reason),
+          T(test_never_evict_and_priority_are_kept), T(test_tags_choose_what_is_evicted), T(test_the_limit_for_tensors_can_be_changed),
+          T(test_a_full_host_pool_is_named_and_nothing_is_lost), T(test_copies_that_do_not_fit_on_the_host_go_to_a_file), T(test_mistakes_are_named),
           T(test_bad_options_are_refused), T(test_the_environment_switches_it_on), T(test_verify_finds_a_write_through_a_read_pin),
-          T(test_tensors_work_with_eviction_off), T(test_a_policy_of_ones_own_decides), T(test_steps_become_lines_of_a_csv))
+          T(test_tensors_work_with_eviction_off), T(test_a_registered_policy_decides), T(test_steps_become_lines_of_a_csv))

@@ -106,7 +106,7 @@ static void corrupt_one_bit(uint64_t bytes, uint64_t times)
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 }
 
-static void test_one_bit_that_differs_is_told(void)
+static void test_one_changed_bit_is_reported(void)
 {
 	static const uint64_t sizes[] = { 1, 63, 64, 65, 64 * KIB, MIB + 3, 4 * MIB, 4 * MIB + 1, 20 * MIB };
 	set_up("GPU:0", 0);
@@ -125,7 +125,7 @@ static void swap(unsigned char *a, unsigned char *b, uint64_t bytes)
 }
 
 /* Swaps words, blocks that are summed at once, and whole slots of the readers. */
-static void test_what_changed_places_is_told(void)
+static void test_exchanged_bytes_are_reported(void)
 {
 	static const uint64_t sizes[] = { 1, 8, 16, 64, 4096, MIB, 4 * MIB, 16 * MIB };
 	set_up("GPU:0", 0);
@@ -143,7 +143,7 @@ static void test_what_changed_places_is_told(void)
 	tear_down();
 }
 
-static void test_a_write_to_a_large_one_through_a_read_pin_is_told(void)
+static void test_a_write_to_a_large_tensor_through_a_read_pin_is_reported(void)
 {
 	void *at;
 	set_up("GPU:0", 0);
@@ -179,7 +179,7 @@ static int no_thread(void (*run)(void *), void *argument, const char *name, hr__
 	return EAGAIN;
 }
 
-static void test_it_works_where_no_thread_can_be_had(void)
+static void test_verify_works_when_no_thread_can_be_started(void)
 {
 	set_up("GPU:0", 0);
 	hr_tensor tensor = make(LARGE);
@@ -198,7 +198,7 @@ static void test_it_works_where_no_thread_can_be_had(void)
 }
 
 /* Copies of the other readers may be pending then. */
-static void test_a_large_one_survives_any_call_that_fails(void)
+static void test_a_large_tensor_survives_any_failing_call(void)
 {
 	set_up("GPU:0", 0);
 	hr_tensor tensor = make(LARGE);
@@ -232,7 +232,7 @@ static void test_a_simulated_device_passes(void)
 	tear_down();
 }
 
-TEST_MAIN(T(test_one_bit_that_differs_is_told), T(test_what_changed_places_is_told),
-          T(test_a_write_to_a_large_one_through_a_read_pin_is_told), T(test_it_works_with_little_host_memory),
-          T(test_it_works_where_no_thread_can_be_had), T(test_a_large_one_survives_any_call_that_fails),
+TEST_MAIN(T(test_one_changed_bit_is_reported), T(test_exchanged_bytes_are_reported),
+          T(test_a_write_to_a_large_tensor_through_a_read_pin_is_reported), T(test_it_works_with_little_host_memory),
+          T(test_verify_works_when_no_thread_can_be_started), T(test_a_large_tensor_survives_any_failing_call),
           T(test_a_simulated_device_passes))

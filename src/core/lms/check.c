@@ -1,12 +1,12 @@
 /* check.c - checks at any time that the tensors of a context and its counters agree.
  *
- * The check freezes every tensor (state.h), with the context's lock held. Then their fields do not change, and threads that
- * would pin, unpin or move one wait. A tensor that another thread has exclusive access to cannot be frozen, so all are thawed and the check starts
- * again.
+ * The check freezes every tensor (state.h), with the context's lock held. Then their fields do not change, and threads that would
+ * pin, unpin or move one wait. A tensor that another thread has exclusive access to cannot be frozen, so all are thawed and the
+ * check starts again.
  *
  * Byte counters change together with a claim, except those of pins: a pin is counted after its tensor's word changes, and an unpin
- * before. So a difference there is an error only if no thread is inside hr_tensor_pin_all or hr_tensor_unpin_all. Each thread has a flag for that
- * (hr__cache.pinning), which nothing else reads. */
+ * before. So a difference there is an error only if no thread is inside hr_tensor_pin_all or hr_tensor_unpin_all. Each thread has a
+ * flag for that (hr__cache.pinning), which nothing else reads. */
 #include "core/base/status.h"
 #include "core/lms/context.h"
 #include "core/memory/bfc/tensor_block.h"
@@ -19,8 +19,8 @@ static void thaw(hr__lms *lms, uint32_t count)
 	for (uint32_t i = 0; i < count; i++) hr__state_thaw(lms->members[i]);
 }
 
-/* Freezes all tensors. Returns 0, the number of an invariant if one does not belong in the list, or HR__LMS_CHECK_BUSY if a thread has
- * exclusive access to one. */
+/* Freezes all tensors. Returns 0, the number of an invariant if one does not belong in the list, or HR__LMS_CHECK_BUSY if a thread
+ * has exclusive access to one. */
 static int freeze_all(hr__lms *lms)
 {
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
@@ -41,14 +41,14 @@ static int check_tensor(const hr__tensor *tensor)
 {
 	uint64_t word = hr__load_relaxed(&tensor->word);
 	enum hr__place place = hr__state_frozen_place(word);
-	bool home = place == HR__PLACE_RESIDENT;
-	if (word & HR__WORD_PINS && !home) return 1;
-	if (word & HR__WORD_ADDRESSED && (!home || !(word & HR__WORD_PINS))) return 6;
-	if (word & HR__WORD_DISPLACED && (!home || !tensor->copy.bytes || word & HR__WORD_ADDRESSED)) return 8;
-	if (home && (!tensor->address || hr__block_bytes(tensor->lms->allocator, tensor->address, NULL) != tensor->device_bytes))
+	bool resident = place == HR__PLACE_RESIDENT;
+	if (word & HR__WORD_PINS && !resident) return 1;
+	if (word & HR__WORD_ADDRESSED && (!resident || !(word & HR__WORD_PINS))) return 6;
+	if (word & HR__WORD_DISPLACED && (!resident || !tensor->copy.bytes || word & HR__WORD_ADDRESSED)) return 8;
+	if (resident && (!tensor->address || hr__block_bytes(tensor->lms->allocator, tensor->address, NULL) != tensor->device_bytes))
 		return 2;
-	if (!home && tensor->address) return 2;
-	if (home && hr__tensor_owns_pages(tensor) && (!tensor->span || hr__span_address(tensor->span) != tensor->address)) return 7;
+	if (!resident && tensor->address) return 2;
+	if (resident && hr__tensor_owns_pages(tensor) && (!tensor->span || hr__span_address(tensor->span) != tensor->address)) return 7;
 	if (place == HR__PLACE_EVICTED && tensor->fixed && !tensor->span) return 7;
 	return (place == HR__PLACE_EVICTED && !tensor->copy.bytes) || (place == HR__PLACE_NEW && tensor->copy.bytes) ? 3 : 0;
 }
@@ -63,13 +63,13 @@ static int check_queues(const hr__lms *lms)
 		const hr__tensor *tensor = lms->members[i];
 		enum hr__place place = hr__state_frozen_place(hr__load_relaxed(&tensor->word));
 		bool by_use = tensor->queued[HR__EVICT_BY_USE] != HR__EVICT_UNQUEUED,
-			 leaving = tensor->queued[HR__EVICT_PLANNED] != HR__EVICT_UNQUEUED;
-		bool departed = tensor->queued[HR__EVICT_RECENT] != HR__EVICT_UNQUEUED;
-		if (by_use != (lms->enabled && place == HR__PLACE_RESIDENT) || (leaving && !by_use) ||
-		    (departed && place != HR__PLACE_EVICTED))
+			 planned = tensor->queued[HR__EVICT_PLANNED] != HR__EVICT_UNQUEUED;
+		bool recent = tensor->queued[HR__EVICT_RECENT] != HR__EVICT_UNQUEUED;
+		if (by_use != (lms->enabled && place == HR__PLACE_RESIDENT) || (planned && !by_use) ||
+		    (recent && place != HR__PLACE_EVICTED))
 			return 9;
-		if (hr__load_relaxed(&tensor->evict_first) && !leaving) return 9;
-		if (place == HR__PLACE_EVICTED && departed != (i < lms->resident_count)) return 9;
+		if (hr__load_relaxed(&tensor->evict_first) && !planned) return 9;
+		if (place == HR__PLACE_EVICTED && recent != (i < lms->resident_count)) return 9;
 	}
 	return lms->queue_mismatches ? 9 : 0;
 }
@@ -91,21 +91,21 @@ static bool is_pinning(hr__lms *lms)
 static int check_frozen(hr__lms *lms)
 {
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
-	uint64_t home = 0, out = 0, pinned = 0;
+	uint64_t resident = 0, evicted = 0, pinned = 0;
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		const hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_relaxed(&tensor->word);
 		int wrong = check_tensor(tensor);
 		if (wrong) return wrong;
-		if (hr__state_frozen_place(word) == HR__PLACE_EVICTED) out += tensor->device_bytes;
+		if (hr__state_frozen_place(word) == HR__PLACE_EVICTED) evicted += tensor->device_bytes;
 		if (hr__state_frozen_place(word) != HR__PLACE_RESIDENT) continue;
-		home += tensor->device_bytes;
+		resident += tensor->device_bytes;
 		if (word & HR__WORD_PINS) pinned += tensor->device_bytes;
 	}
 	int broken = check_queues(lms);
 	if (broken) return broken;
-	if ((int64_t)home != hr__load_acquire(&lms->resident)) return 5;
-	if (lms->enabled && (int64_t)(home + out) != hr__load_acquire(&lms->live)) return 5;
+	if ((int64_t)resident != hr__load_acquire(&lms->resident)) return 5;
+	if (lms->enabled && (int64_t)(resident + evicted) != hr__load_acquire(&lms->live)) return 5;
 	if ((int64_t)pinned == hr__lms_pinned(lms)) return 0;
 	if (is_pinning(lms)) return HR__LMS_CHECK_BUSY;
 	return (int64_t)pinned == hr__lms_pinned(lms) ? 0 : 5;

@@ -1,4 +1,5 @@
-/* context.c - the context that all tensors of an allocator share: made when the allocator is configured or first used, closed with it. */
+/* context.c - the context that all tensors of an allocator share: made when the allocator is configured or first used, closed with
+ * it. */
 #include <stdio.h>
 #include <string.h>
 

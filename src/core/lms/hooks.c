@@ -58,16 +58,16 @@ static void forget(void)
 }
 
 static const hr__lms_hooks hooks = { .reclaim = hr__reclaim,
-	                             .stats = hr__lms_stats_add,
-	                             .reset = hr__lms_stats_reset,
-	                             .in_use = in_use,
-	                             .closing = closing,
-	                             .is_evictable = hr__tensor_is_evictable,
-	                             .get_evictable = get_evictable,
-	                             .bytes_to_move = bytes_to_move,
-	                             .leaks = hr__lms_leaks,
-	                             .shutdown = shut_down,
-	                             .forget = forget };
+	                                 .stats = hr__lms_stats_add,
+	                                 .reset = hr__lms_stats_reset,
+	                                 .in_use = in_use,
+	                                 .closing = closing,
+	                                 .is_evictable = hr__tensor_is_evictable,
+	                                 .get_evictable = get_evictable,
+	                                 .bytes_to_move = bytes_to_move,
+	                                 .leaks = hr__lms_leaks,
+	                                 .shutdown = shut_down,
+	                                 .forget = forget };
 
 void hr__lms_register_hooks(void)
 {

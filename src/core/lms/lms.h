@@ -1,24 +1,30 @@
 /* lms.h - shared by the files of Large Model Support: the context that all tensors of an allocator share.
  *
- *     context.c      makes and closes contexts; options.c, policies.c and hooks.c: options, registered policies, calls of the memory layer
+ *     context.c      makes and closes contexts
+ *     options.c      their options; policies.c: registered policies; hooks.c: calls of the memory layer
  *     step.c         steps of the program; step_csv.c, step_peak.c: their statistics, and how many bytes they need at once
  *     stats.c        statistics; stall.c: how long streams wait for restores
  *     limit.c        the limit for tensors
  *     check.c        checks the invariants
- *     tensor/        state.c: the state machine of a tensor and its record (state.h). tensor.c, members.c: handles, creating and
- *                    destroying, the list of a context. pin.c: pin, unpin, address, without a lock if the tensor is resident;
- *                    pin_wait.c, pin_refusal.c: pins that find no memory. evict.c: eviction and prefetch of one tensor. move.c: evicts,
- *                    restores, moves and verifies one tensor; fixed.c: the same with a stable address; checksum.c: checksums for verify
- *     reclaim/       reclaim.c: chooses the tensors to evict for a request that does not fit, in an order that evict_queue.c keeps.
- *                    defrag.c, defrag_pages.c: moves tensors on the device to join free memory, when nothing more can be evicted
+ *     tensor/        state.c           the state machine of a tensor and its record (state.h)
+ *                    tensor.c          handles, creating and destroying; members.c: the list of a context
+ *                    pin.c             pin, unpin, address; without a lock if the tensor is resident
+ *                    pin_wait.c        pins that find no memory, and wait; pin_refusal.c: why they fail
+ *                    evict.c           eviction and prefetch of one tensor on request
+ *                    move.c            evicts, restores, moves and verifies one tensor (checksum.c); fixed.c: with a stable address
+ *     reclaim/       reclaim.c         chooses the tensors to evict for a request that does not fit
+ *                    evict_queue.c     tensors in the order of eviction
+ *                    defrag.c          moves tensors on the device to join free memory, when nothing more can be evicted;
+ *                    defrag_pages.c    frees whole pages for that
  *     policy/        the learned policy: learned.c records a step (record.c, link.c), steps.c makes a plan of it (active_plan.c),
  *                    follow.c follows the plan
  *     plan/          the planner (plan.h)
  *     host/          host copies (host.h)
  *
  * LOCKS. A tensor's word (state.h) controls access to its other fields. While the tensor is resident and pinned, any thread may
- * read them. The thread that set EVICTING, RESTORING, MOVING or DESTROYING has exclusive access. [lock] of the context guards the list of
- * tensors and the data of policies. Nothing is copied while it is held, and a request that finds free memory never acquires it. */
+ * read them. The thread that set EVICTING, RESTORING, MOVING or DESTROYING has exclusive access. [lock] of the context guards the
+ * list of tensors and the data of policies. Nothing is copied while it is held, and a request that finds free memory never acquires
+ * it. */
 #ifndef HR_LMS_LMS_H
 #define HR_LMS_LMS_H
 
@@ -48,8 +54,8 @@ extern _Atomic(hr__tensor *) hr__tensor_blocks[HR__TENSOR_BLOCKS_MAX];
 /* Sets the message for a handle that names no tensor. Returns HR_INVALID_HANDLE or HR_FORKED. */
 hr_status hr__tensor_fail_missing(hr_tensor handle);
 
-/* The record of a handle; NULL (message set, HR_INVALID_HANDLE or HR_FORKED in *why) if the handle names no tensor. The record stays
- * readable whatever happens to the tensor; check its word. Inline, because each pin and unpin calls it three times. */
+/* The record of a handle; NULL (message set, HR_INVALID_HANDLE or HR_FORKED in *why) if the handle names no tensor. The record
+ * stays readable whatever happens to the tensor; check its word. Inline, because each pin and unpin calls it three times. */
 static inline hr__tensor *hr__tensor_of(hr_tensor handle, hr_status *why)
 {
 	uint32_t index = (uint32_t)handle.id - 1, block = index / HR__TENSOR_BLOCK; /* id 0 gives an index beyond all blocks */
@@ -76,7 +82,7 @@ const char *hr__tensor_name(const hr__tensor *tensor, char *out, size_t capacity
 #define HR__STALLS_MAX 512u
 /* A stream was made to wait for the restore of a tensor. */
 typedef struct hr__stall {
-	uint64_t asked, came; /* mark numbers: in the stream before the wait, in the in stream after the copy */
+	uint64_t waited, restored; /* mark numbers: in the stream before the wait, in the in stream after the copy */
 	hr_stream stream;
 } hr__stall;
 
@@ -186,8 +192,8 @@ bool hr__lms_is_open(uint64_t allocator);
 /* Pins that the calling thread holds in open contexts (pin.c). */
 int64_t hr__pin_count_of_thread(void);
 
-/* hr__lms_begin_move and hr__lms_end_move enclose work on claimed tensors that takes longer than a look. hr__lms_note_change says that memory
- * may have become available; hr__lms_end_move calls it. */
+/* hr__lms_begin_move and hr__lms_end_move enclose work on claimed tensors that takes longer than a look. hr__lms_note_change says
+ * that memory may have become available; hr__lms_end_move calls it. */
 void hr__lms_begin_move(hr__lms *lms);
 void hr__lms_end_move(hr__lms *lms);
 void hr__lms_note_change(hr__lms *lms);
@@ -197,7 +203,7 @@ uint64_t hr__lms_changes_of_thread(void); /* by the calling thread, in all conte
 #define HR__LMS_CHECK_BUSY (-1)
 int hr__lms_check(hr__lms *lms);
 
-/* List of members (tensor.c). */
+/* List of members (members.c). */
 hr_status hr__lms_add(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_remove(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_free_members(hr__lms *lms); /* frees the arrays; no member may be left */
@@ -213,10 +219,11 @@ void hr__tensor_shutdown(void);
 
 /* Makes sure that a resident tensor (EVICTING) has a host copy. The tensor stays resident. HR_NOT_READY: it is unwritten. */
 hr_status hr__move_copy_to_host(hr__tensor *tensor);
-/* Frees the device memory of a tensor that has a host copy. [stream] uses the memory next; lms->in_stream and lms->out_stream mean that the
- * stream is not known. For HR_STREAM_HOST the host waits when it gets the memory. */
+/* Frees the device memory of a tensor that has a host copy. [stream] uses the memory next; lms->in_stream and lms->out_stream mean
+ * that the stream is not known. For HR_STREAM_HOST the host waits when it gets the memory. */
 hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream);
-/* hr__move_copy_to_host and hr__move_free_memory; then settles the tensor: EVICTED, or RESIDENT on failure. An unwritten tensor becomes NEW, without a copy. */
+/* hr__move_copy_to_host and hr__move_free_memory; then settles the tensor: EVICTED, or RESIDENT on failure. An unwritten tensor
+ * becomes NEW, without a copy. */
 hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream);
 /* Frees the memory of an unwritten tensor (EVICTING) and settles it: NEW, or RESIDENT if the device does not release its pages. */
 hr_status hr__move_free_unwritten(hr__tensor *tensor);
@@ -227,8 +234,8 @@ hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, 
 hr_status hr__move_release(hr__tensor *tensor);
 /* Drops the host copy of a pinned tensor that is about to be written. [stream] waits for a copy to the host that is under way. */
 hr_status hr__move_invalidate_copy(hr__tensor *tensor, hr_stream stream);
-/* Moves a tensor (MOVING) to another address on the device, in stream order. Contents and host copy are kept. Settles it RESIDENT, on
- * failure at its old address. HR_NOT_READY: the memory at [to] is not free. */
+/* Moves a tensor (MOVING) to another address on the device, in stream order. Contents and host copy are kept. Settles it RESIDENT,
+ * on failure at its old address. HR_NOT_READY: the memory at [to] is not free. */
 hr_status hr__move_to_address(hr__tensor *tensor, uint64_t to);
 /* Moves it to the start of the free memory before it. If that is smaller than the tensor, the copy goes through the host. If the
  * device fails then, and again when the tensor is put back, the tensor is displaced. */
@@ -247,8 +254,8 @@ hr_status hr__checksum(hr__lms *lms, uint64_t address, uint64_t bytes, hr_stream
 
 /* ---- waiting (stall.c) ---- */
 
-/* [stream] is about to wait for a restore, which mark [came] of the in stream follows. */
-void hr__stall_note(hr__lms *lms, hr_stream stream, uint64_t came);
+/* [stream] is about to wait for a restore, which mark [restored] of the in stream follows. */
+void hr__stall_note(hr__lms *lms, hr_stream stream, uint64_t restored);
 void hr__stall_evaluate(hr__lms *lms); /* adds up stalls whose marks were reached */
 
 /* ---- tensors that own pages (fixed.c); the caller has exclusive access to the tensor ---- */
@@ -267,12 +274,13 @@ hr_status hr__fixed_release(hr__tensor *tensor);
 void hr__fixed_abandon(hr__tensor *tensor);
 
 /* Copies the contents of a shadowed tensor to its host pages, and back, in the order of the out and in streams. */
-hr_status hr__shadow_store(hr__tensor *tensor, hr__host_copy *copy);
-hr_status hr__shadow_load(hr__tensor *tensor);
-/* Counts the contents of the host pages as dropped; the copy is cleared already. The pages stay with the tensor, for the next eviction. */
-void hr__shadow_drop(hr__tensor *tensor);
+hr_status hr__fixed_store_shadow(hr__tensor *tensor, hr__host_copy *copy);
+hr_status hr__fixed_load_shadow(hr__tensor *tensor);
+/* Counts the contents of the host pages as dropped; the copy is cleared already. The pages stay with the tensor, for the next
+ * eviction. */
+void hr__fixed_drop_shadow(hr__tensor *tensor);
 /* Releases about [bytes] of host pages that resident tensors other than [except] keep. True if any were released. */
-bool hr__shadow_release_some(hr__lms *lms, const hr__tensor *except, uint64_t bytes);
+bool hr__fixed_release_shadows(hr__lms *lms, const hr__tensor *except, uint64_t bytes);
 
 /* ---- reclaiming memory (reclaim.c) ---- */
 
@@ -320,8 +328,8 @@ void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor);
 /* Value of evicting a tensor that the plan keeps, more than 0: the later its next use, the higher. [alone]: and the fewer its
  * bytes, the higher. */
 double hr__learned_eviction_score(hr__lms *lms, const hr__tensor *tensor, bool alone);
-/* Whether hr__learned_eviction_score grows with the time since the last use, for all tensors: there is no plan, or the step is not the
- * plan's. */
+/* Whether hr__learned_eviction_score grows with the time since the last use, for all tensors: there is no plan, or the step is not
+ * the plan's. */
 bool hr__learned_ranks_by_use(const hr__lms *lms);
 /* An unplanned eviction is about to happen. */
 void hr__learned_unplanned_eviction(hr__lms *lms);

@@ -11,11 +11,11 @@ static void settle(hr__lms *lms)
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	while (lms->stall_count) {
 		const hr__stall *stall = &lms->stalls[lms->stall_first % HR__STALLS_MAX];
-		uint64_t asked = 0, came = 0;
-		hr_status status = hr__device_mark_time(lms->device, stall->stream, stall->asked, &asked);
-		if (!status) status = hr__device_mark_time(lms->device, lms->in_stream, stall->came, &came);
+		uint64_t waited = 0, restored = 0;
+		hr_status status = hr__device_mark_time(lms->device, stall->stream, stall->waited, &waited);
+		if (!status) status = hr__device_mark_time(lms->device, lms->in_stream, stall->restored, &restored);
 		if (status == HR_NOT_READY) return;
-		if (!status && came > asked) hr__lms_count(&lms->stats.stall_ns, (int64_t)(came - asked));
+		if (!status && restored > waited) hr__lms_count(&lms->stats.stall_ns, (int64_t)(restored - waited));
 		lms->stall_first++;
 		lms->stall_count--;
 	}
@@ -28,14 +28,14 @@ void hr__stall_evaluate(hr__lms *lms)
 	hr__lock_release(&lms->lock);
 }
 
-void hr__stall_note(hr__lms *lms, hr_stream stream, uint64_t came)
+void hr__stall_note(hr__lms *lms, hr_stream stream, uint64_t restored)
 {
 	HR_ASSERT(lms->enabled);
-	uint64_t asked;
-	if (hr__device_mark(lms->device, stream, &asked) != HR_OK) return;
+	uint64_t waited;
+	if (hr__device_mark(lms->device, stream, &waited) != HR_OK) return;
 	hr__lock_take(&lms->lock);
 	if (lms->stall_count == HR__STALLS_MAX) settle(lms);
 	if (lms->stall_count < HR__STALLS_MAX)
-		lms->stalls[(lms->stall_first + lms->stall_count++) % HR__STALLS_MAX] = (hr__stall){ asked, came, stream };
+		lms->stalls[(lms->stall_first + lms->stall_count++) % HR__STALLS_MAX] = (hr__stall){ waited, restored, stream };
 	hr__lock_release(&lms->lock);
 }

@@ -13,13 +13,13 @@ static int64_t count_pins(hr__lms *lms)
 
 /* Fields that count from the first tensor or the last reset on. The others are current values, peaks, or properties of the active
  * plan. */
-#define COUNTED(X)                                                                                                            \
-	X(bytes_reclaimed)                                                                                                        \
-	X(bytes_copied_out)                                                                                                       \
-	X(bytes_copied_in) X(num_evictions) X(num_clean_evictions) X(num_restores) X(num_single_reclaims) X(num_multi_reclaims)   \
-		X(num_full_reclaims) X(num_planned_evictions) X(num_prefetches) X(num_prefetch_hits) X(num_prefetch_misses)           \
-			X(num_prefetches_refused) X(stall_ns) X(num_steps) X(num_steps_planned) X(num_mismatches) X(num_defragmentations) \
-				X(bytes_defragged) X(num_pin_waits) X(num_repeats)
+/* clang-format off */
+#define COUNTED(X)                                                                                                          \
+	X(bytes_reclaimed) X(bytes_copied_out) X(bytes_copied_in) X(num_evictions) X(num_clean_evictions) X(num_restores)       \
+	X(num_single_reclaims) X(num_multi_reclaims) X(num_full_reclaims) X(num_planned_evictions) X(num_prefetches)            \
+	X(num_prefetch_hits) X(num_prefetch_misses) X(num_prefetches_refused) X(stall_ns) X(num_steps) X(num_steps_planned)     \
+	X(num_mismatches) X(num_defragmentations) X(bytes_defragged) X(num_pin_waits) X(num_repeats)
+/* clang-format on */
 
 #define SINCE(lms, name) (hr__load_relaxed(&(lms)->stats.name) - hr__load_relaxed(&(lms)->base.name))
 

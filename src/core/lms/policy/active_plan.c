@@ -1,5 +1,5 @@
-/* active_plan.c - see active_plan.h. A plan is built in this order: the record in the planner's terms, the plan, uses by tensor, the layout,
- * and what is done at each use. */
+/* active_plan.c - see active_plan.h. A plan is built in this order: the record in the planner's terms, the plan, uses by tensor,
+ * the layout, and what is done at each use. */
 #include <string.h>
 
 #include "core/lms/policy/active_plan.h"
@@ -39,7 +39,7 @@ static hr_status describe(const hr__record *record, hr__plan_step *step)
 	for (uint32_t i = 0; i < record->tensors.count; i++) {
 		const hr__recorded_tensor *seen = &HR__RECORD_AT(hr__recorded_tensor, record->tensors, i);
 		tensors[i] = (hr__plan_tensor){ used[i] ? seen->bytes : 0, used[i] ? seen->died : HR__PLAN_NEVER,
-			                            seen->created == HR__RECORD_NONE, seen->stays };
+			                            seen->created == HR__RECORD_NONE, seen->never_evict };
 	}
 	hr__os()->free(used, (record->tensors.count + 1) * sizeof *used);
 	return HR_OK;

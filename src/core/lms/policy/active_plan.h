@@ -1,5 +1,5 @@
-/* active_plan.h - the active plan: what the planner (plan.h) made of a record, looked up by tensor and use, and the addresses that it
- * assigns (layout.h). Private to the learned policy.
+/* active_plan.h - the active plan: what the planner (plan.h) made of a record, looked up by tensor and use, and the addresses that
+ * it assigns (layout.h). Private to the learned policy.
  *
  * A plan is about the numbered tensors and ops of the record. [present] maps them to the tensors of the current step: a tensor that
  * lives on keeps its handle, and one that is created in each step is identified by its number among those created. All of this is

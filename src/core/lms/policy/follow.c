@@ -100,7 +100,7 @@ void hr__follow_before(hr__lms *lms)
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
 	hr__active_plan *active = &learned->active_plan;
-	hr_tensor wanted[RESTORES_AT_ONCE];
+	hr_tensor due[RESTORES_AT_ONCE];
 	uint32_t found = 0;
 	hr__lock_take(&lms->lock);
 	uint32_t position = learned->position++;
@@ -115,7 +115,7 @@ void hr__follow_before(hr__lms *lms)
 	}
 	/* Removed from the list, so that no other thread requests the same. */
 	for (; found < learned->due_restores.count && found < RESTORES_AT_ONCE; found++)
-		wanted[found] = HR__RECORD_AT(hr_tensor, learned->due_restores, found);
+		due[found] = HR__RECORD_AT(hr_tensor, learned->due_restores, found);
 	learned->due_restores.count -= found;
 	if (found)
 		memmove(learned->due_restores.items, (hr_tensor *)learned->due_restores.items + found,
@@ -125,12 +125,12 @@ void hr__follow_before(hr__lms *lms)
 	uint32_t left = 0;
 	for (uint32_t i = 0; i < found; i++) {
 		hr_status status;
-		hr__tensor *tensor = hr__tensor_of(wanted[i], &status);
+		hr__tensor *tensor = hr__tensor_of(due[i], &status);
 		if (!tensor) continue;
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (hr__word_place(word) != HR__PLACE_EVICTED)
 			hr__store_relaxed(&tensor->evict_first, 0); /* it is needed again before it was evicted */
-		else if (hr__lms_prefetch(tensor, word) == HR_OUT_OF_MEMORY) wanted[left++] = wanted[i];
+		else if (hr__lms_prefetch(tensor, word) == HR_OUT_OF_MEMORY) due[left++] = due[i];
 	}
 	if (!left) return;
 	hr__lock_take(&lms->lock);
@@ -139,7 +139,7 @@ void hr__follow_before(hr__lms *lms)
 	if (learned->due_restores.capacity - learned->due_restores.count >= left) { /* else their pins restore them */
 		memmove((hr_tensor *)learned->due_restores.items + left, learned->due_restores.items,
 		        learned->due_restores.count * sizeof(hr_tensor));
-		memcpy(learned->due_restores.items, wanted, left * sizeof(hr_tensor));
+		memcpy(learned->due_restores.items, due, left * sizeof(hr_tensor));
 		learned->due_restores.count += left;
 	}
 	hr__lock_release(&lms->lock);

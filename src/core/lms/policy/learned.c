@@ -16,8 +16,8 @@
  *   a tensor that was evicted unplanned is requested back before all that are needed later
  *
  * Plans count bytes. Bytes of partly used pages cannot serve a large tensor, so plans leave some memory unused. If steps that
- * follow the plan have unplanned evictions, free memory is joined before each step, if that costs little, and as much as was found fragmented is
- * left unused.
+ * follow the plan have unplanned evictions, free memory is joined before each step, if that costs little, and as much as was found
+ * fragmented is left unused.
  *
  * Tensors that are used in another way than in the record have no plan: they are evicted or not as under lru. No plan is made of
  * the record of a step that differs, if the active plan was right before; it is made of a second record like it.

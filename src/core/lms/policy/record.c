@@ -56,7 +56,7 @@ uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_
 		.bytes = tensor->device_bytes,
 		.died = HR__PLAN_NEVER,
 		.created = created,
-		.stays = hr__load_relaxed(&tensor->never_evict),
+		.never_evict = hr__load_relaxed(&tensor->never_evict),
 		.owns_pages = hr__tensor_owns_pages(tensor)
 	};
 	return record->tensors.count++;

@@ -33,9 +33,10 @@ void hr__record_array_free(hr__record_array *array, size_t item);
 typedef struct hr__recorded_tensor {
 	hr_tensor handle; /* valid if it existed before the step, or lives on */
 	uint64_t bytes;
-	uint32_t died;          /* op, or HR__PLAN_NEVER */
-	uint32_t created;       /* its number among those created in the step; HR__RECORD_NONE = it existed before */
-	bool stays, owns_pages; /* apart: it owns its pages, so it needs no place in a layout */
+	uint32_t died;    /* op, or HR__PLAN_NEVER */
+	uint32_t created; /* its number among those created in the step; HR__RECORD_NONE = it existed before */
+	bool never_evict;
+	bool owns_pages; /* so it needs no place in a layout */
 } hr__recorded_tensor;
 
 typedef struct hr__recorded_op {
@@ -61,8 +62,8 @@ void hr__record_sign(hr__record *record, uint64_t value);
 uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_t created);
 /* Begins the next op. False if the record is broken. */
 bool hr__record_op(hr__record *record, hr_stream stream);
-/* Adds a use of tensor number [slot] by the current op; HR__RECORD_NONE is ignored. Counts the tensor's uses: named twice in an op, it is
- * used once. True if a use was added. */
+/* Adds a use of tensor number [slot] by the current op; HR__RECORD_NONE is ignored. Counts the tensor's uses: named twice in an op,
+ * it is used once. True if a use was added. */
 bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write);
 
 /* ---- times ---- */

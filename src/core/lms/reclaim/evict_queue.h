@@ -2,18 +2,18 @@
  *
  *     HR__EVICT_BY_USE    all resident tensors: by priority, then by last use. Those that may not be evicted are last
  *     HR__EVICT_PLANNED   tensors that the plan evicts: by when their copy was made. Those that were pinned since are last
- *     HR__EVICT_RECENT  tensors evicted since the last request that did not fit, in no order
+ *     HR__EVICT_RECENT    tensors evicted since the last request that did not fit, in no order
  *
  * Each queue is a binary heap. An item has the key that its tensor had when it was put there. Pins change the last use and clear
- * [leaves] without the lock, so a stored key may be out of date. It is never greater than the real key, because these changes only
- * raise a key. A WALK looks at the least item; if its real key is greater, the item is put back with that key. So the item that a
- * walk returns has the least key of all that are left. Code that lowers a key does so under the lock, and calls
+ * [evict_first] without the lock, so a stored key may be out of date. It is never greater than the real key, because these changes
+ * only raise a key. A WALK looks at the least item; if its real key is greater, the item is put back with that key. So the item
+ * that a walk returns has the least key of all that are left. Code that lowers a key does so under the lock, and calls
  * hr__evict_queue_put.
  *
  * There is one exception: a pin that waited for memory stores the number that it got before the wait over the later number of
  * another thread, without the lock. The tensor may then count as used at that later time, which it was.
  *
- * Everything here is under the context's lock. Nothing allocates: the arrays grow with the list of members (tensor.c). */
+ * Everything here is under the context's lock. Nothing allocates: the arrays grow with the list of members (members.c). */
 #ifndef HR_LMS_EVICT_QUEUE_H
 #define HR_LMS_EVICT_QUEUE_H
 

@@ -417,8 +417,8 @@ static bool any_at(const hr__lms *lms, enum hr__place where)
 	return false;
 }
 
-/* The thread that has such a tensor waits for no other thread, and calls hr__lms_note_change when it is done, unless all was done under
- * the lock. */
+/* The thread that has such a tensor waits for no other thread, and calls hr__lms_note_change when it is done, unless all was done
+ * under the lock. */
 static bool any_claimed(const hr__lms *lms)
 {
 	return any_at(lms, HR__PLACE_EVICTING) || any_at(lms, HR__PLACE_MOVING) || any_at(lms, HR__PLACE_DESTROYING);

@@ -1,5 +1,5 @@
-/* checksum.c - checksums of device memory, for verify. The host may not be able to read that memory, so it is copied to pinned memory
- * and summed there.
+/* checksum.c - checksums of device memory, for verify. The host may not be able to read that memory, so it is copied to pinned
+ * memory and summed there.
  *
  *     device   | 0 | 1 | 2 | 3 | 4 | 5 | ...     chunks of one slot each
  *                |   |   |   |

@@ -6,18 +6,20 @@
  *                 later users. The pages return to the device's pool; the addresses stay reserved
  *     restore     other pages are allocated and mapped at the same address; the contents follow on the in stream
  *
- * A fixed tensor smaller than a page is not handled here: it is a block like any other, and is never evicted (HR__NEVER_EVICT_SMALL).
+ * A fixed tensor smaller than a page is not handled here: it is a block like any other, and is never evicted
+ * (HR__NEVER_EVICT_SMALL).
  *
  * SHADOWS (HR_SAFETY_HOST_MAPPED). While the tensor is evicted, host pages are mapped in place of its own, so that an access
  * without a pin reads its contents over the link. They belong to the tensor from its first eviction on and have an address range of
  * their own. They are in one of three places:
  *
  *     IN_OWN_RANGE    in their own address range: the tensor is resident or in transit. Copies from and to the host use this range
- *     AT_TENSOR    at the tensor's address: it is evicted
- *     UNMAPPED    not mapped: between the two, and after the device refused to map them. Their contents stay valid
+ *     AT_TENSOR       at the tensor's address: it is evicted
+ *     UNMAPPED        not mapped: between the two, and after the device refused to map them. Their contents stay valid
  *
  *     evict       copy to IN_OWN_RANGE, wait, UNMAPPED, unmap the tensor's pages, AT_TENSOR
- *     restore     allocate pages, IN_OWN_RANGE, map the pages, copy from IN_OWN_RANGE. Until the pages are allocated, the shadow is AT_TENSOR
+ *     restore     allocate pages, IN_OWN_RANGE, map the pages, copy from IN_OWN_RANGE. Until the pages are allocated, the shadow is
+ *                 AT_TENSOR
  *
  * A write through the address of an evicted tensor is kept, since its contents are there. It is still a missing pin, and verify
  * reports it. If the device refuses to map the shadow AT_TENSOR, the safety is lost, not the contents.
@@ -122,7 +124,7 @@ static hr_status move_shadow_aside(void *tensor)
 	return map_shadow(tensor, IN_OWN_RANGE);
 }
 
-hr_status hr__shadow_store(hr__tensor *tensor, hr__host_copy *copy)
+hr_status hr__fixed_store_shadow(hr__tensor *tensor, hr__host_copy *copy)
 {
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING && tensor->address);
 	hr__lms *lms = tensor->lms;
@@ -138,7 +140,7 @@ hr_status hr__shadow_store(hr__tensor *tensor, hr__host_copy *copy)
 	return HR_OK;
 }
 
-hr_status hr__shadow_load(hr__tensor *tensor)
+hr_status hr__fixed_load_shadow(hr__tensor *tensor)
 {
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RESTORING && tensor->address && tensor->shadow);
 	hr__lms *lms = tensor->lms;
@@ -148,7 +150,7 @@ hr_status hr__shadow_load(hr__tensor *tensor)
 	                      tensor->bytes, HR_COPY_ON_DEVICE, lms->in_stream);
 }
 
-void hr__shadow_drop(hr__tensor *tensor)
+void hr__fixed_drop_shadow(hr__tensor *tensor)
 {
 	HR_ASSERT(!tensor->copy.bytes); /* forgotten first */
 	hr__host_count(tensor->lms->host, -(int64_t)tensor->bytes);
@@ -172,7 +174,7 @@ static hr__tensor *claim_shadowed(hr__lms *lms, const hr__tensor *except)
 	return found;
 }
 
-bool hr__shadow_release_some(hr__lms *lms, const hr__tensor *except, uint64_t bytes)
+bool hr__fixed_release_shadows(hr__lms *lms, const hr__tensor *except, uint64_t bytes)
 {
 	uint64_t freed = 0;
 	while (freed < bytes) {
@@ -185,7 +187,7 @@ bool hr__shadow_release_some(hr__lms *lms, const hr__tensor *except, uint64_t by
 			hr__lock_take(&lms->lock);
 			bool had_copy = tensor->copy.bytes != 0;
 			hr__state_set_copy(tensor, (hr__host_copy){ 0 });
-			if (had_copy) hr__shadow_drop(tensor);
+			if (had_copy) hr__fixed_drop_shadow(tensor);
 			hr__lock_release(&lms->lock);
 			freed += tensor->shadow->bytes;
 			free_shadow(tensor);

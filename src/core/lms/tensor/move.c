@@ -136,7 +136,7 @@ static void drop_copy(hr__tensor *tensor)
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	if (!copy.bytes) return;
 	hr__state_set_copy(tensor, (hr__host_copy){ 0 });
-	if (hr__tensor_is_shadowed(tensor)) hr__shadow_drop(tensor);
+	if (hr__tensor_is_shadowed(tensor)) hr__fixed_drop_shadow(tensor);
 	else hr__host_drop(lms->host, &copy, hr__load_relaxed(&tensor->restore_epoch) ? lms->in_stream : lms->out_stream);
 }
 
@@ -174,7 +174,7 @@ static hr_status store_contents(hr__tensor *tensor)
 	/* The unpin of its last writer may not have checked it yet, or a pin for writing failed. */
 	if (!status && lms->verify && hr__load_relaxed(&tensor->written)) status = hr__move_verify(tensor, lms->out_stream);
 	uint64_t before = status ? 0 : mark_before(lms, lms->out_stream, tensor->bytes);
-	if (!status) status = hr__tensor_is_shadowed(tensor) ? hr__shadow_store(tensor, &copy) : store_copy(tensor, &copy);
+	if (!status) status = hr__tensor_is_shadowed(tensor) ? hr__fixed_store_shadow(tensor, &copy) : store_copy(tensor, &copy);
 	if (status) {
 		add_user(tensor, lms->out_stream); /* part of it may be under way all the same */
 		return status;
@@ -193,7 +193,7 @@ static bool make_host_room(hr__lms *lms, const hr__tensor *except, uint64_t byte
 {
 	HR_ASSERT(except->lms == lms && lms->enabled);
 	uint64_t freed = 0;
-	if (lms->safety == HR_SAFETY_HOST_MAPPED && hr__shadow_release_some(lms, except, bytes)) return true;
+	if (lms->safety == HR_SAFETY_HOST_MAPPED && hr__fixed_release_shadows(lms, except, bytes)) return true;
 	if (hr__tensor_is_shadowed(except)) { /* it needs host pages, which dropping copies does not free */
 		hr__host_trim(lms->host);
 		return true;
@@ -317,8 +317,8 @@ hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream)
 
 /* ---- restoring ---- */
 
-/* Whether the tensor had memory before, while it is RESTORING: only its first memory is counted as a request, and its destruction then is
- * the free. */
+/* Whether the tensor had memory before, while it is RESTORING: only its first memory is counted as a request, and its destruction
+ * then is the free. */
 static bool had_memory(const hr__tensor *tensor)
 {
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RESTORING && !tensor->address);
@@ -391,7 +391,7 @@ static hr_status load_contents(hr__tensor *tensor, uint64_t *epoch)
 	hr_status status = order(lms, lms->in_stream, bit(lms->out_stream), hr__load_relaxed(&tensor->copy_epoch));
 	uint64_t before = status ? 0 : mark_before(lms, lms->in_stream, tensor->bytes);
 	if (!status)
-		status = hr__tensor_is_shadowed(tensor) ? hr__shadow_load(tensor)
+		status = hr__tensor_is_shadowed(tensor) ? hr__fixed_load_shadow(tensor)
 		                                        : hr__host_load(lms->host, &tensor->copy, tensor->address, lms->in_stream);
 	if (!status && lms->verify) status = compare_checksum(tensor, lms->in_stream);
 	if (!status) *epoch = mark_after(lms, lms->in_stream, tensor->bytes, before);
@@ -547,8 +547,8 @@ static hr_status wait_for_users(hr__tensor *tensor)
 	return status;
 }
 
-/* A thread with a pin may take the address once the tensor is RESIDENT, and queue work there. So the streams of current pins wait for
- * [epoch]. */
+/* A thread with a pin may take the address once the tensor is RESIDENT, and queue work there. So the streams of current pins wait
+ * for [epoch]. */
 static hr_status delay_pin_streams(hr__tensor *tensor, uint64_t epoch)
 {
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_MOVING);

@@ -3,10 +3,10 @@
  * Pinning a resident tensor is one compare-and-swap on its state word; the only other shared writes are the byte counters. The slow
  * cases are rare: allocating memory for a new tensor, restoring an evicted one, invalidating a host copy on write.
  *
- * hr_tensor_pin_all is atomic: it pins every tensor or none, and on failure releases what it pinned. A thread that holds no other pins
- * then waits for unpins and retries; this cannot deadlock, because no thread can be waiting for it. A thread that already holds
- * pins fails immediately, because two such threads could deadlock. A call that would not fit even if all other threads unpinned
- * fails immediately, too. */
+ * hr_tensor_pin_all is atomic: it pins every tensor or none, and on failure releases what it pinned. A thread that holds no other
+ * pins then waits for unpins and retries; this cannot deadlock, because no thread can be waiting for it. A thread that already
+ * holds pins fails immediately, because two such threads could deadlock. A call that would not fit even if all other threads
+ * unpinned fails immediately, too. */
 #include <stdio.h>
 #include <string.h>
 
@@ -145,8 +145,8 @@ static hr_status pin_tensor(hr__tensor *tensor, hr_tensor handle, hr_access acce
 	}
 }
 
-/* Releases one pin of a tensor that the caller has found pinned. True if it was the last pin: the tensor is then at [place], RESIDENT,
- * or EVICTING for the caller. */
+/* Releases one pin of a tensor that the caller has found pinned. True if it was the last pin: the tensor is then at [place],
+ * RESIDENT, or EVICTING for the caller. */
 static bool release_pin(hr__tensor *tensor, enum hr__place place)
 {
 	uint64_t word = hr__load_relaxed(&tensor->word);
@@ -201,15 +201,16 @@ static hr_status wait_on_host(hr__tensor *tensor, hr_tensor handle, hr_access ac
 	void *ignored;
 	int64_t waits = 0;
 	hr_status status = hr_tensor_get_address(handle, &ignored);
-	uint64_t came = hr__load_relaxed(&tensor->restore_epoch),
+	uint64_t restored = hr__load_relaxed(&tensor->restore_epoch),
 			 copied = access == HR_READ ? 0 : hr__load_relaxed(&tensor->copy_epoch);
 	uint64_t begin = hr__load_relaxed(&tensor->just_restored) && hr__exchange_acquire(&tensor->just_restored, 0)
 	                     ? hr__device_clock_ns(lms->device)
 	                     : 0;
-	if (!status && came) status = hr__device_order(lms->device, HR_STREAM_HOST, hr__stream_bit(lms->in_stream), came, &waits);
+	if (!status && restored)
+		status = hr__device_order(lms->device, HR_STREAM_HOST, hr__stream_bit(lms->in_stream), restored, &waits);
 	if (begin) hr__lms_count(&lms->stats.stall_ns, (int64_t)(hr__device_clock_ns(lms->device) - begin));
 	if (!status && copied) status = hr__device_order(lms->device, HR_STREAM_HOST, hr__stream_bit(lms->out_stream), copied, &waits);
-	if (!status && !came)
+	if (!status && !restored)
 		status = hr__device_order(lms->device, HR_STREAM_HOST, hr__load_relaxed(&tensor->alloc_stream),
 		                          hr__load_relaxed(&tensor->alloc_epoch), &waits);
 	if (!status)
@@ -223,16 +224,16 @@ static hr_status wait_for_restore(hr__tensor *tensor, hr_stream stream)
 {
 	hr__lms *lms = tensor->lms;
 	int64_t waits = 0;
-	uint64_t came = hr__load_relaxed(&tensor->restore_epoch);
-	if (!came) {
+	uint64_t restored = hr__load_relaxed(&tensor->restore_epoch);
+	if (!restored) {
 		/* Another stream allocated its memory, and perhaps never used it: this stream must wait for what that stream waits for. */
-		uint64_t took = hr__load_relaxed(&tensor->alloc_stream) & ~hr__stream_bit(stream);
-		return took ? hr__device_order(lms->device, stream, took, hr__load_relaxed(&tensor->alloc_epoch), &waits) : HR_OK;
+		uint64_t allocated = hr__load_relaxed(&tensor->alloc_stream) & ~hr__stream_bit(stream);
+		return allocated ? hr__device_order(lms->device, stream, allocated, hr__load_relaxed(&tensor->alloc_epoch), &waits) : HR_OK;
 	}
 	if (stream == lms->in_stream) return HR_OK;
 	if (hr__load_relaxed(&tensor->just_restored) && hr__exchange_acquire(&tensor->just_restored, 0))
-		hr__stall_note(lms, stream, came + 1);
-	return hr__device_order(lms->device, stream, hr__stream_bit(lms->in_stream), came, &waits);
+		hr__stall_note(lms, stream, restored + 1);
+	return hr__device_order(lms->device, stream, hr__stream_bit(lms->in_stream), restored, &waits);
 }
 
 /* Pins entry [at] of a call. */
@@ -406,8 +407,8 @@ static hr_status verify_unpinned(hr__tensor *tensor, hr_tensor handle, hr_stream
  * stream. */
 static uint64_t users_after(const hr__tensor *tensor, uint64_t streams, hr_stream stream)
 {
-	uint64_t came = UINT64_C(1) << tensor->lms->in_stream;
-	if (stream != tensor->lms->in_stream && HR_LIKELY(!hr__load_relaxed(&tensor->in_stream_unordered))) streams &= ~came;
+	uint64_t restored = UINT64_C(1) << tensor->lms->in_stream;
+	if (stream != tensor->lms->in_stream && HR_LIKELY(!hr__load_relaxed(&tensor->in_stream_unordered))) streams &= ~restored;
 	return streams | hr__stream_bit(stream);
 }
 

@@ -48,7 +48,7 @@
  * DISPLACED. A move that would overwrite its own source goes through the host. If the device fails at that, and again when the
  * tensor is put back, the device memory is invalid. Its address is not taken then, so no program can see that. The next pin or
  * address call copies the contents back first, or fails. A displaced tensor is evicted without a copy. Such moves are needed: in
- * random states of a fragmented allocator (tests/lms/test_defrag.c), 34 of the 1,408 requests that defragmentation serves have no
+ * random states of a fragmented allocator (tests/lms/test_defrag.c), 33 of the 1,408 requests that defragmentation serves have no
  * other solution.
  *
  * MOVING keeps its pins. A pin holds the tensor, not an address, and the address was not taken since the tensor last had no pins.
@@ -90,15 +90,15 @@ enum hr__place {
 #define HR__NEVER_EVICT_SMALL 2u /* fixed and smaller than a page: a block like any other */
 
 typedef struct hr__tensor {
-	/* WHERE IT IS. Written by the thread with exclusive access. The copy changes only under the context's lock: a thread with a write
-	 * pin drops it, too. */
+	/* WHERE IT IS. Written by the thread with exclusive access. The copy changes only under the context's lock: a thread with a
+	 * write pin drops it, too. */
 	hr__atomic_u64 word;
 	_Atomic(struct hr__lms *) lms; /* immutable, see below */
 	hr__atomic_u64 address;        /* of its device memory; 0 = none */
 	hr__atomic_u64 device_bytes;   /* size of that memory, whether it has any now or not; immutable */
 
-	/* STREAMS that use its memory. An epoch is the number that a mark covers (core/device/device.h); 0 = nothing to wait for. Atomic: a
-	 * pin reads them while other threads pin and unpin. */
+	/* STREAMS that use its memory. An epoch is the number that a mark covers (core/device/device.h); 0 = nothing to wait for.
+	 * Atomic: a pin reads them while other threads pin and unpin. */
 	hr__atomic_u64 use_streams;   /* may still be using its memory */
 	hr__atomic_u64 use_epoch;     /* of the last of these uses */
 	hr__atomic_u64 restore_epoch; /* of its restore */
@@ -114,7 +114,7 @@ typedef struct hr__tensor {
 	hr__atomic_u8 unwritten;     /* it has memory, but no call that would write to it has succeeded yet: nothing to read or copy */
 	hr__atomic_u8 evict_first;   /* the policy evicts it first. A hint: set under the context's lock, cleared without */
 	hr__atomic_u8 just_restored; /* restored, and not pinned since */
-	hr__atomic_u8 prefetched;    /* prefetched for a pin that has not come yet */
+	hr__atomic_u8 prefetched;    /* prefetched and not pinned since */
 	hr__atomic_u8
 		in_stream_unordered; /* the in stream may be using its memory, and the streams of current pins do not wait for it */
 	hr__atomic_u8 written;   /* verify: a write pin was taken since [sum] */
@@ -128,8 +128,8 @@ typedef struct hr__tensor {
 	uint64_t sum;              /* verify: checksum of its contents at the last unpin */
 	bool eviction_traced;      /* the recording already has its eviction, written when the copy was made */
 
-	/* WHAT IT IS. Immutable while it exists. Atomic where a thread with a stale handle may read it while another thread destroys the
-	 * tensor and reuses its record; the word then shows that the values are not valid. */
+	/* WHAT IT IS. Immutable while it exists. Atomic where a thread with a stale handle may read it while another thread destroys
+	 * the tensor and reuses its record; the word then shows that the values are not valid. */
 	_Atomic(bool) fixed;
 	uint8_t dtype;
 	hr_stack stack; /* of hr_tensor_create, for the events of its memory */
@@ -137,7 +137,7 @@ typedef struct hr__tensor {
 	uint64_t alignment;
 	hr__atomic_u32 op, scope, tag;
 	hr_shape shape;
-	uint32_t index; /* of this record; immutable for ever */
+	uint32_t index; /* of this record; never changes */
 
 	/* POLICY. Under the context's lock; atomic where it is read without. */
 	hr__atomic_u8 never_evict; /* HR__NEVER_EVICT_*; 0 = it may be evicted */
@@ -219,7 +219,8 @@ void hr__state_thaw(hr__tensor *tensor);
 /* The place of a frozen tensor before it was frozen. */
 enum hr__place hr__state_frozen_place(uint64_t word);
 
-/* ---- pins: inline, because they are the hot path. *word is the word that the caller has seen, and after a failure the current one ---- */
+/* ---- pins: inline, because they are the hot path. *word is the word that the caller has seen, and after a failure the current one
+ * ---- */
 
 static inline bool hr__state_pin(hr__tensor *tensor, uint64_t *word)
 {

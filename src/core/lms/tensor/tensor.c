@@ -146,9 +146,9 @@ static void init_tensor(hr__tensor *tensor, hr__lms *lms, const hr_tensor_option
 	HR_ASSERT(fits); /* hr__request_check has refused larger ones */
 	(void)fits;
 	tensor->device_bytes = bytes;
-	uint8_t stays = options->never_evict ? HR__NEVER_EVICT_SET : 0;
-	if (tensor->fixed && !hr__tensor_owns_pages(tensor)) stays |= HR__NEVER_EVICT_SMALL;
-	hr__store_relaxed(&tensor->never_evict, stays);
+	uint8_t never_evict = options->never_evict ? HR__NEVER_EVICT_SET : 0;
+	if (tensor->fixed && !hr__tensor_owns_pages(tensor)) never_evict |= HR__NEVER_EVICT_SMALL;
+	hr__store_relaxed(&tensor->never_evict, never_evict);
 	tensor->dtype = (uint8_t)options->dtype;
 	tensor->op = options->op;
 	tensor->scope = options->scope;
@@ -299,15 +299,15 @@ static hr_tensor_state public_state(uint64_t word, bool clean)
 static void fill_info(const hr__tensor *tensor, uint64_t word, hr_tensor_info *found)
 {
 	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
-	bool home = hr__word_place(word) == HR__PLACE_RESIDENT || hr__word_place(word) == HR__PLACE_EVICTING ||
-	            hr__word_place(word) == HR__PLACE_MOVING;
+	bool resident = hr__word_place(word) == HR__PLACE_RESIDENT || hr__word_place(word) == HR__PLACE_EVICTING ||
+	                hr__word_place(word) == HR__PLACE_MOVING;
 	found->state = public_state(word, tensor->copy.bytes != 0);
 	found->pins = hr__word_pins(word);
 	found->bytes = tensor->bytes;
-	found->device_bytes = home ? tensor->device_bytes : 0;
+	found->device_bytes = resident ? tensor->device_bytes : 0;
 	found->host_bytes = tensor->copy.bytes;
 	found->spilled = tensor->copy.bytes && !tensor->copy.address;
-	found->dirty = home && !tensor->copy.bytes;
+	found->dirty = resident && !tensor->copy.bytes;
 	found->fixed = tensor->fixed;
 	found->never_evict = hr__load_relaxed(&tensor->never_evict) & HR__NEVER_EVICT_SET;
 	found->priority = (int32_t)hr__load_relaxed(&tensor->priority);
