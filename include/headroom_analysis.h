@@ -81,10 +81,13 @@ static inline hr_status hr_profile_options_init_preset(hr_profile_options *optio
 /* Writes [length] bytes; returns false on failure. */
 typedef bool (*hr_profile_writer)(void *context, const char *bytes, size_t length);
 
-/* Reads the trace file at [path] and writes a view of it, in pieces. [options] NULL = the defaults. Nothing is written before all
- * errors but the last are ruled out.
+/* Reads the trace at [path] and writes a view of it, in pieces: a recording of Headroom, a CSV, an RMM log or a PyTorch snapshot
+ * (docs/profile.md, "Traces of other programs"). [options] NULL = the defaults. Nothing is written before all errors but the last are
+ * ruled out.
  *
- * HR_IO, HR_BAD_FORMAT, HR_TRUNCATED, HR_TOO_NEW  the file cannot be read or is not a trace file
+ * HR_IO, HR_BAD_FORMAT, HR_TRUNCATED, HR_TOO_NEW  the file cannot be read or is not a trace
+ * HR_TOO_MANY                                     it has too many events, streams or threads
+ * HR_UNSUPPORTED                                  it needs zlib or jansson, which this library was built without
  * HR_INVALID_ARGUMENT                             unknown view, device, step, column or scope (the message lists those that exist),
  * or a bad regular expression
  * HR_NO_HOST_MEMORY
