@@ -281,7 +281,7 @@ static inline double lms_fewest_bytes(const hr__plan_step *step, uint64_t memory
 	find_excess(&p, memory);
 	for (uint32_t t = 0; t < step->tensor_count; t++) {
 		bool cyclic = is_cyclic(&step->tensors[t]);
-		if (step->tensors[t].stays) continue;
+		if (step->tensors[t].never_evict) continue;
 		for (uint32_t k = 0; k < of[t].count; k++)
 			if (k + 1 < of[t].count || cyclic) add_gap(&p, t, k, cyclic);
 	}

@@ -39,7 +39,7 @@ static void model_random_tensor(model *m, uint32_t t, uint64_t *seed)
 	hr__plan_tensor *tensor = &m->tensors[t];
 	*tensor = (hr__plan_tensor){ .bytes = 1 + hr_rand_below(seed, 100),
 		                         .died = HR__PLAN_NEVER,
-		                         .stays = hr_rand_below(seed, 12) == 0 };
+		                         .never_evict = hr_rand_below(seed, 12) == 0 };
 	if (kind == 0) {
 		tensor->lived_before = true; /* no op uses it */
 		if (hr_rand_below(seed, 2) == 0) tensor->died = last;
@@ -109,7 +109,7 @@ static bool model_may_be_away(const model *m, uint32_t t, uint32_t op)
 		if (first == HR__PLAN_NEVER) first = i;
 		last = i;
 	}
-	if (first == HR__PLAN_NEVER || m->tensors[t].stays || m->used[op][t]) return false;
+	if (first == HR__PLAN_NEVER || m->tensors[t].never_evict || m->used[op][t]) return false;
 	return model_is_cyclic(m, t) || (first < op && op < last);
 }
 
@@ -186,7 +186,7 @@ static void model_check_move(const model *m, const hr__plan *plan, const hr__pla
 	CHECK_LT(move->out_after, n);
 	CHECK_LT(move->in_before, n);
 	CHECK_LT(move->needed_by, n);
-	CHECK(!m->tensors[t].stays);
+	CHECK(!m->tensors[t].never_evict);
 	CHECK(m->used[move->out_after][t]);
 	CHECK(m->used[move->needed_by][t]);
 	if (!model_is_cyclic(m, t)) CHECK_LT(move->out_after, move->needed_by);

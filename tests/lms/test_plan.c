@@ -105,7 +105,7 @@ static void find_gaps(search *s)
 	for (uint32_t t = 0; t < m->step.tensor_count; t++) {
 		for (uint32_t i = 0; i < n; i++) {
 			uint32_t to = (i + 1) % n;
-			if (!m->used[i][t] || m->tensors[t].stays || (to == 0 && !model_is_cyclic(m, t))) continue;
+			if (!m->used[i][t] || m->tensors[t].never_evict || (to == 0 && !model_is_cyclic(m, t))) continue;
 			while (!m->used[to][t] && (to != 0 || model_is_cyclic(m, t))) to = (to + 1) % n;
 			if (!m->used[to][t] || to == (i + 1) % n || (to <= i && !model_is_cyclic(m, t))) continue;
 			if (s->gap_count < TINY_GAPS) s->gaps[s->gap_count] = (hr__plan_move){ .tensor = t, .out_after = i, .needed_by = to };

@@ -76,7 +76,7 @@ static void prepare(bounding *b)
 	for (uint32_t t = 0; t < step->tensor_count; t++) {
 		const hr__plan_tensor *tensor = &step->tensors[t];
 		bool used = ring->first[t] < ring->first[t + 1];
-		b->movable[t] = used && !tensor->stays;
+		b->movable[t] = used && !tensor->never_evict;
 		if (b->movable[t]) continue;
 		/* A tensor without a use cannot be moved. If it did not live before, its creation is not known: it is left out. */
 		if (!used && !tensor->lived_before) continue;

@@ -28,13 +28,14 @@ typedef struct hr__plan_op {
 
 typedef struct hr__plan_tensor {
 	uint64_t bytes;    /* on the device, including rounding */
-	uint32_t died;     /* op after which it is destroyed; HR__PLAN_NEVER = it lives on */
+	uint32_t died;     /* op after which it is destroyed; HR__PLAN_NEVER = it outlives the step */
 	bool lived_before; /* it has contents when the step begins; else its first use creates it */
-	bool stays;        /* it may not be evicted */
+	bool never_evict;  /* it may not be evicted */
 } hr__plan_tensor;
 
-/* A tensor that lived before and lives on is the same in the next step, and may be evicted across the end of the step. One that
- * lives on but did not live before, or that lived before and dies, is resident whenever a step ends. */
+/* A tensor that existed before the step and outlives it is the same in the next step, and may be evicted across the end of the
+ * step. One that is created in the step and outlives it, or that existed before and is destroyed in it, is resident whenever a step
+ * ends. */
 typedef struct hr__plan_step {
 	const hr__plan_op *ops;
 	const hr__plan_use *uses;       /* of all ops, in order; a tensor at most once per op */
@@ -91,7 +92,7 @@ uint64_t hr__plan_peak(const hr__plan_step *step);
 /* Time of the step without any limit: the sum of its ops. */
 uint64_t hr__plan_compute_ns(const hr__plan_step *step);
 
-/* The bound: whatever is evicted, a step that repeats for ever takes at least hr__plan_compute_ns + *extra_ns on average.
+/* The bound: whatever is evicted, a step that repeats without end takes at least hr__plan_compute_ns + *extra_ns on average.
  * docs/lms.md has the proof. HR_NO_HOST_MEMORY. */
 hr_status hr__plan_bound(const hr__plan_step *step, const hr__plan_machine *machine, uint64_t *extra_ns);
 

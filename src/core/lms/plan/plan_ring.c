@@ -134,7 +134,7 @@ static void read_tensor(hr__plan_ring *ring, uint32_t t)
 	add_range(ring->occupied, made, last, tensor->bytes);
 	if (!tensor->lived_before) ring->born[made] += tensor->bytes;
 	if (tensor->died != HR__PLAN_NEVER) ring->dead[last] += tensor->bytes;
-	if (tensor->stays) return;
+	if (tensor->never_evict) return;
 	for (uint32_t k = begin; k + 1 < end; k++) add_gap(ring, t, k, k + 1, ring->least);
 	if (begin < end && hr__plan_ring_is_cyclic(tensor)) add_gap(ring, t, end - 1, begin, ring->least);
 }

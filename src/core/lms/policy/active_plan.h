@@ -2,8 +2,8 @@
  * it assigns (layout.h). Private to the learned policy.
  *
  * A plan is about the numbered tensors and ops of the record. [present] maps them to the tensors of the current step: a tensor that
- * lives on keeps its handle, and one that is created in each step is identified by its number among those created. All of this is
- * under the context's lock once the plan is active. */
+ * outlives the step keeps its handle, and one that is created in each step is identified by its number among those created. All of
+ * this is under the context's lock once the plan is active. */
 #ifndef HR_LMS_ACTIVE_PLAN_H
 #define HR_LMS_ACTIVE_PLAN_H
 
@@ -34,7 +34,7 @@ typedef struct hr__active_plan {
 	uint32_t use_count;
 	uint32_t *created; /* tensor created as number i; HR__RECORD_NONE = never used */
 	uint64_t *bytes;
-	bool *persists;                /* it existed before the step and lives on: the next step uses it again */
+	bool *persists;                /* it existed before the step and outlives it: the next step uses it again */
 	hr_tensor *present;            /* the tensor in the current step; id 0 = not known yet */
 	hr__planned_restore *restores; /* by before, then by need */
 	hr__layout_stay *stays;        /* of all tensors on the device, with their offsets */

@@ -31,7 +31,7 @@ void hr__record_array_free(hr__record_array *array, size_t item);
 /* ---- the record ---- */
 
 typedef struct hr__recorded_tensor {
-	hr_tensor handle; /* valid if it existed before the step, or lives on */
+	hr_tensor handle; /* valid if it existed before the step, or outlives it */
 	uint64_t bytes;
 	uint32_t died;    /* op, or HR__PLAN_NEVER */
 	uint32_t created; /* its number among those created in the step; HR__RECORD_NONE = it existed before */
