@@ -5,7 +5,7 @@
 #include <string.h>
 #include <strings.h>
 
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "command.h"
 #include "analysis/import/quote.h"
 #include "terminal/term.h"

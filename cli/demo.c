@@ -13,7 +13,7 @@
 #include "../examples/models.h"
 #include "headroom_record.h"
 #include "headroom_runtime.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/device.h"
 #include "headroom_lms.h"
 #include "headroom_oom.h"

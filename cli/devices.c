@@ -2,8 +2,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/json.h"
-#include "core/base/text.h"
+#include "core/base/text/json.h"
+#include "core/base/text/text.h"
 #include "command.h"
 #include "core/device/device.h"
 #include "terminal/output.h"

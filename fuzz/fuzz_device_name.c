@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/internal.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);

@@ -9,7 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "command.h"
 #include "terminal/output.h"
 #include "live/segments.h"

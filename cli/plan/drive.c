@@ -5,7 +5,7 @@
 
 #include "core/base/assert.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "headroom_oom.h"
 
 /* Current state of a tensor of the schedule. */

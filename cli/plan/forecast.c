@@ -8,7 +8,7 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "shut_down.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/device.h"
 #include "plan/step_view.h"
 

@@ -4,8 +4,8 @@
 #include <unistd.h>
 
 #include "core/base/checked.h"
-#include "core/base/json.h"
-#include "core/base/text.h"
+#include "core/base/text/json.h"
+#include "core/base/text/text.h"
 #include "terminal/lines.h"
 #include "terminal/output.h"
 #include "plan/plan.h"

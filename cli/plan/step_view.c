@@ -6,7 +6,7 @@
 #include "core/base/assert.h"
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 struct step_view_maker {
 	const hr__schedule *schedule;

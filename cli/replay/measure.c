@@ -17,7 +17,7 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "shut_down.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "headroom_record.h"
 #include "replay/histogram.h"
 #include "core/os/os.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "replay/replay.h"
 #include "terminal/term.h"
 

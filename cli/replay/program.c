@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 #define OTHER_STREAMS (HR_STREAM_MAX - 1)
 #define NO_NUMBER UINT32_MAX

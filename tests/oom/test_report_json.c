@@ -3,7 +3,7 @@
  * This program writes the reports in tests/oom/reports if HR_WRITE_REPORTS is in its environment. */
 #include "core/base/names.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "support_report.h"
 #include "test.h"
 

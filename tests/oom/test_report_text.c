@@ -1,5 +1,5 @@
 /* test_report_text.c - the text of a report: contents and order, and that no report can produce control characters. */
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "support_report.h"
 #include "test.h"
 

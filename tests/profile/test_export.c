@@ -10,7 +10,7 @@
 #include <time.h>
 
 #include "fixture.h"
-#include "core/base/json.h"
+#include "core/base/text/json.h"
 #include "fault_os.h"
 #include "headroom.h"
 #include "headroom_runtime.h"

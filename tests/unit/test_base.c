@@ -6,12 +6,12 @@
 
 #include "core/base/assert.h"
 #include "core/base/checked.h"
-#include "core/base/json.h"
+#include "core/base/text/json.h"
 #include "core/base/lock.h"
 #include "core/base/names.h"
 #include "core/base/sort.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/os/os.h"
 #include "test.h"
 

@@ -21,7 +21,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/names.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "analysis/capture/array.h"
 #include "analysis/capture/finder.h"
 #include "analysis/capture/lives.h"

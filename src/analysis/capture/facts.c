@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 /* ---- the device ---- */
 

@@ -7,7 +7,7 @@
  * Times are in microseconds with three decimals, which is exact. */
 #include <stdio.h>
 
-#include "core/base/json.h"
+#include "core/base/text/json.h"
 #include "analysis/capture/frame_text.h"
 #include "analysis/export/export_file.h"
 #include "analysis/export/export_formats.h"

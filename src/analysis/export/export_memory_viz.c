@@ -15,7 +15,7 @@
 #include <string.h>
 
 #include "core/base/assert.h"
-#include "core/base/json.h"
+#include "core/base/text/json.h"
 #include "core/os/os.h"
 #include "analysis/capture/frame_text.h"
 #include "analysis/export/export_file.h"

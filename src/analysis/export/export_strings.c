@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "core/base/assert.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/os/os.h"
 #include "analysis/export/export_formats.h"
 

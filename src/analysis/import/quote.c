@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 #define ROOM (HR__QUOTE_BYTES - 6) /* space for text, without the dots, the closing quote and the final 0 */
 

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "analysis/capture/frame_text.h"
 #include "analysis/table/table_write.h"
 #include "analysis/table/width.h"

@@ -2,7 +2,7 @@
 #ifndef HR_PROFILE_TABLE_WRITE_H
 #define HR_PROFILE_TABLE_WRITE_H
 
-#include "core/base/json.h"
+#include "core/base/text/json.h"
 #include "analysis/table/table.h"
 
 typedef struct hr__text_out {

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 typedef struct range {
 	uint32_t first, last;

@@ -5,10 +5,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/json.h"
+#include "core/base/text/json.h"
 #include "core/base/names.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "analysis/view/nodes.h"
 #include "analysis/table/table_write.h"
 

@@ -2,11 +2,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/json.h"
+#include "core/base/text/json.h"
 #include "core/base/names.h"
 #include "core/base/status.h"
 #include "core/base/struct.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/os/os.h"
 #include "analysis/table/table_write.h"
 #include "analysis/view/missing.h"

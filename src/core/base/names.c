@@ -24,7 +24,7 @@
 #include "core/base/assert.h"
 #include "core/base/atomic.h"
 #include "core/base/lock.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 #define FIRST_NUMBER 2u  /* 0 and 1 are NONE and OTHER in every table */
 #define SLOTS (1u << 17) /* a power of two, twice the maximum number of entries */

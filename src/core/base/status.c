@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "core/base/assert.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 #define MESSAGE_BYTES 512
 

@@ -81,7 +81,7 @@ uint64_t hr__device_limit(const hr__device *device);           /* in bytes: the 
 const char *hr__device_limit_setting(const hr__device *device); /* the setting that determines the limit, for messages */
 bool hr__device_is_limited(const hr__device *device);          /* the limit is below the memory of the physical device */
 uint64_t hr__device_uncapped(const hr__device *device);        /* the limit without HEADROOM_LIMIT */
-/* The settings of the environment, or the defaults where they are invalid: core/base/settings.h keeps the reason. */
+/* The settings of the environment, or the defaults where they are invalid: core/base/text/settings.h keeps the reason. */
 void hr__options_devices_from_environment(hr_cuda_options *cuda, hr_emulated_options *emulated);
 uint64_t hr__options_limit_from_environment(uint64_t page);            /* HEADROOM_LIMIT, whole pages if [page] != 0; UINT64_MAX = none */
 HR__SHARED bool hr__cuda_is_required(void);                               /* HEADROOM_REQUIRE_CUDA is set: do not substitute emulated GPUs */

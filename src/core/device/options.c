@@ -2,10 +2,10 @@
 #include <string.h>
 
 #include "core/base/checked.h"
-#include "core/base/settings.h"
+#include "core/base/text/settings.h"
 #include "core/base/status.h"
 #include "core/base/struct.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/internal.h"
 
 #define MAX_EMULATED 8u

@@ -21,7 +21,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/internal.h"
 
 #define FIRST_BLOCK 1024u

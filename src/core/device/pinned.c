@@ -18,7 +18,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/internal.h"
 
 /* The simulated device has no memory on the host either, so the host's memory does not bound its limit. */

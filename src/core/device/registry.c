@@ -21,7 +21,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/internal.h"
 
 #define MAX_TYPES (HR__MAX_SOURCES + 1u) /* the emulated source has two types */

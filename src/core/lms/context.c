@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/settings.h"
+#include "core/base/text/settings.h"
 #include "core/base/status.h"
 #include "core/lms/context.h"
 

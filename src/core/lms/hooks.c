@@ -1,7 +1,7 @@
 /* hooks.c - what the memory layer calls of Large Model Support (core/base/hooks.h). */
 #include "core/base/hooks.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/lms/context.h"
 
 static hr_status in_use(hr__allocator *allocator)

@@ -1,6 +1,6 @@
 /* limit.c - the limit for tensors, and eviction of everything inactive on request. */
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/lms/context.h"
 
 /* Bytes of resident tensors that may not be evicted now. */

@@ -1,10 +1,10 @@
 /* options.c - options of a context: defaults, the environment (HEADROOM_LMS), and the switches of the process. */
 #include <string.h>
 
-#include "core/base/settings.h"
+#include "core/base/text/settings.h"
 #include "core/base/status.h"
 #include "core/base/struct.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/lms/context.h"
 
 #define VARIABLE HR__LMS_VARIABLE

@@ -10,10 +10,10 @@
 
 #include "core/base/checked.h"
 #include "core/base/names.h"
-#include "core/base/settings.h"
+#include "core/base/text/settings.h"
 #include "core/base/status.h"
 #include "core/base/struct.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/memory/oom/report.h"
 #include "core/trace/trace.h"
 

@@ -7,7 +7,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/trace/trace.h"
 
 #define BATCH 64u

@@ -7,7 +7,7 @@
 
 #include "core/base/names.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/memory/oom/oom.h"
 
 #define KINDS (HR_BY_TAG + 1)

@@ -13,7 +13,7 @@
 #include "core/base/lock.h"
 #include "core/base/status.h"
 #include "core/base/struct.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/memory/allocator.h"
 #include "core/memory/oom/oom.h"
 #include "core/os/os.h"

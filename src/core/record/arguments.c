@@ -3,7 +3,7 @@
 
 #include "core/base/status.h"
 #include "core/base/struct.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/record/profiler.h"
 #include "core/trace/trace.h"
 

@@ -18,7 +18,7 @@
 #include <string.h>
 
 #include "core/base/atomic.h"
-#include "core/base/settings.h"
+#include "core/base/text/settings.h"
 #include "core/base/status.h"
 #include "core/device/device.h"
 #include "headroom_record.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "runtime/engine/engine.h"
 
 hr_status hr__name_op(hr_status status, const char *op, hr_name scope)

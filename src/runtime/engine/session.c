@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/memory/allocator.h"
 #include "core/os/os.h"
 #include "runtime/engine/engine.h"

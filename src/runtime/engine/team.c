@@ -4,7 +4,7 @@
  * one job at a time: a caller that finds it busy runs all parts itself. Parts are assigned by a counter. What a part computes does
  * not depend on the thread that runs it. */
 #include "core/base/checked.h"
-#include "core/base/settings.h"
+#include "core/base/text/settings.h"
 #include "core/os/os.h"
 #include "core/record/record.h"
 #include "runtime/engine/engine.h"

@@ -1,6 +1,6 @@
 /* transfer.c - copying contents of values to the host and to other sessions. */
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "runtime/engine/engine.h"
 
 /* Pins a buffer for work on the session's stream, and returns its address. Blocks are not pinned. */

@@ -1,7 +1,7 @@
 /* run.c - running a graph. A run marks the nodes that its fetches need, counts uses of each result, and executes nodes in order. At
  * the last use of a result its memory is freed or reused by the output (execute.c). */
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/lms/lms.h"
 #include "core/os/os.h"
 #include "runtime/graph/graph.h"

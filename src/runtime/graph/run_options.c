@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/memory/allocator.h"
 #include "core/memory/log.h"
 #include "core/os/os.h"

@@ -8,7 +8,7 @@
 
 #include "core/base/assert.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/os/os.h"
 #include "runtime/engine/engine.h"
 #include "runtime/ops/ops.h"

@@ -13,7 +13,7 @@
 #include "analysis/reader/list.h"
 #include "core/base/assert.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 #define TEXT_BYTES_MAX (16u << 20)
 

@@ -45,7 +45,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/backends/cuda_driver.h"
 #include "core/device/internal.h"
 #include "core/os/library.h"

@@ -27,7 +27,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/device.h"
 #include "core/device/backends/mappings.h"
 #include "core/device/backends/queue.h"

@@ -20,7 +20,7 @@
 #include "core/base/assert.h"
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/os/os.h"
 
 #define LIVE UINT32_C(0x80000000)

@@ -25,7 +25,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/device/device.h"
 #include "core/device/backends/mappings.h"
 #include "core/os/os.h"

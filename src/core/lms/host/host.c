@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/lms/host/host_file.h"
 #include "core/os/os.h"
 

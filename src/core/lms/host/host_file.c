@@ -39,7 +39,7 @@
 #include "core/arena/arena.h"
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/os/os.h"
 
 #define RING 4u

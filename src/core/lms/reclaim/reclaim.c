@@ -34,7 +34,7 @@
 
 #include "core/base/sort.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/lms/lms.h"
 #include "core/memory/bfc/tensor_block.h"
 

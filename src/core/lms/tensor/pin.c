@@ -12,7 +12,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/lms/tensor/pin.h"
 #include "core/memory/bfc/tensor_block.h"
 

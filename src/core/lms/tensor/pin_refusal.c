@@ -3,7 +3,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/lms/tensor/pin.h"
 
 /* What a call needs at once, and what holds memory against it. */

@@ -8,7 +8,7 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/base/struct.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/lms/lms.h"
 #include "core/memory/bfc/tensor_block.h"
 #include "core/trace/stacks.h"

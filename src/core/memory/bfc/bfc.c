@@ -15,7 +15,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/trace/trace.h"
 
 /* Most records that one attempt needs: two splits to map, two to take, and a region. */

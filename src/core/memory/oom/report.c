@@ -20,10 +20,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/settings.h"
+#include "core/base/text/settings.h"
 #include "core/base/status.h"
 #include "core/base/struct.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/memory/oom/oom.h"
 
 #define SLOTS 16u

@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/json.h"
+#include "core/base/text/json.h"
 #include "core/base/names.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/memory/oom/report_write.h"
 
 static const char *const verdict_names[] = {

@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "core/base/checked.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/memory/oom/report_write.h"
 
 #define INDENT 2u

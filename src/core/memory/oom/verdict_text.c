@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "core/base/checked.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/memory/oom/verdict.h"
 
 /* Appends to a text. Characters that do not fit are left out. */

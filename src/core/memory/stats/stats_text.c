@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "core/base/json.h"
+#include "core/base/text/json.h"
 #include "core/base/struct.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 #include "core/memory/allocator.h"
 
 struct text {

@@ -1,5 +1,5 @@
 /* text.c - parsing and formatting sizes in integer arithmetic, without rounding errors, and UTF-8. */
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  *
  * Nesting is one counter, and one flag per level: whether a comma is due. Levels beyond the limit are counted so that their ends
  * match, but nothing is written from the first of them on. */
-#include "core/base/json.h"
+#include "core/base/text/json.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 #include "core/base/assert.h"
 #include "core/base/status.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 #define DECIMALS_MAX 17
 #define REPLACEMENT "\xEF\xBF\xBD" /* U+FFFD */

@@ -1,11 +1,11 @@
 /* settings.c - environment settings that were ignored. */
-#include "core/base/settings.h"
+#include "core/base/text/settings.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "core/base/lock.h"
-#include "core/base/text.h"
+#include "core/base/text/text.h"
 
 #define VARIABLES_MAX 16u
 
