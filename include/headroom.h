@@ -18,8 +18,9 @@
  *         return hr_shutdown() == HR_OK ? 0 : 1;
  *     }
  *
- * Where no GPU is found, GPU:0 is an emulated device: pages, streams and a link in host memory. hr_cuda_check() reports why no GPU
- * was found. HEADROOM_REQUIRE_CUDA=1 in the environment disables the fallback (hr_device_is_emulated).
+ * Where no GPU is found, GPU:0 is emulated: its memory is host memory, with the pages, streams and link of a GPU.
+ * hr_device_is_emulated() tells the two apart, and hr_cuda_check() reports why no GPU was found. HEADROOM_REQUIRE_CUDA=1 in the
+ * environment disables the emulated GPU:0.
  *
  * INDEX
  *
@@ -31,7 +32,7 @@
  *                           blocks              hr_alloc, hr_free, hr_allocation_get_info
  *                           statistics          hr_get_bytes_in_use and the other getters, hr_device_get_stats, hr_stats_scope_begin
  *                           regions             hr_allocator_get_region, hr_allocator_visit
- *                           the end             hr_shutdown
+ *                           shutdown            hr_shutdown
  *     headroom_oom.h        why memory ran out  hr_name_scope_push, hr_allocator_get_holders, hr_allocator_would_fit, hr_oom_get_last
  *     headroom_lms.h        tensors             hr_tensor_create, hr_tensor_pin, hr_tensor_get_address, hr_lms_configure
  *     headroom_record.h     recording           hr_trace_start, hr_profiler_start, hr_stack_set
@@ -43,28 +44,30 @@
  *
  * NAMES
  *
- * hr_<object>_<verb>; a call that only reads a property of its argument may be named after it (hr_value_rank). Pairs: create and
- * destroy for handles, init (and free) for structs of the caller, start and stop for recordings, begin and end for parts of a run,
- * push and pop for scopes, enter and leave for what a thread works in. Without an object are hr_alloc and hr_free, the ops of the
- * runtime (hr_add), and what TensorFlow's users know by name: hr_get_bytes_in_use and the other getters, hr_get_memory_info,
- * hr_reset_memory_stats, hr_set_lms_enabled, hr_get_variable, hr_gradients and others of the runtime.
+ * Functions are named hr_<object>_<verb>. A function that only returns a property of its argument may end in the property instead
+ * of a verb (hr_value_rank). Verbs come in pairs: create and destroy for handles, init (and free) for structs of the caller, start
+ * and stop for recordings, begin and end for parts of a run, push and pop for scopes, enter and leave for the session or graph that
+ * a thread works in. Some names have no object: hr_alloc and hr_free, the ops of the runtime (hr_add), and functions named after
+ * TensorFlow's: hr_get_bytes_in_use and the other getters, hr_get_memory_info, hr_reset_memory_stats, hr_set_lms_enabled,
+ * hr_get_variable, hr_gradients and others of the runtime.
  *
  * ENVIRONMENT
  *
- * A setting in the environment never stops a program (hr_environment_check). docs/environment.md describes them.
+ * A variable that is not valid never stops a program: it is ignored, and hr_environment_check() reports it. docs/environment.md
+ * describes the variables.
  *
  *     HEADROOM_CUDA=0                  no CUDA devices: GPU:0 is emulated
  *     HEADROOM_CUDA_PAGE=SIZE          page size of CUDA devices
  *     HEADROOM_REQUIRE_CUDA=1          no emulated device in place of a GPU
  *     HEADROOM_EMULATED=memory=1GiB    memory, page, link, latency and number of emulated devices
- *     HEADROOM_LIMIT=SIZE              most memory of each GPU in this process
+ *     HEADROOM_LIMIT=SIZE              most memory that this process reserves from each GPU
  *     HEADROOM_LMS=1                   Large Model Support, or its settings
- *     HEADROOM_OOM_REPORT=FILE         a file for each out-of-memory report, or stderr
- *     HEADROOM_OOM_REPORT_FILES=N      most such files
+ *     HEADROOM_OOM_REPORT=FILE         write each out-of-memory report to a file, or to stderr
+ *     HEADROOM_OOM_REPORT_FILES=N      most report files to write
  *     HEADROOM_THREADS=N               threads that compute ops
  *     HEADROOM_TRACE=FILE              record to that file
  *     HEADROOM_TRACE_STEPS=1,10-12     the steps to record
- *     HEADROOM_TRACE_MAX_BYTES=SIZE    most bytes of a recording
+ *     HEADROOM_TRACE_MAX_BYTES=SIZE    maximum size of a recording
  *     HEADROOM_TRACE_COMPRESS=1        pack finished recordings
  *     HEADROOM_TENSORBOARD=DIR         export finished recordings for TensorBoard
  *     HEADROOM_STACKS=N                record call stacks, of up to N frames
@@ -73,23 +76,26 @@
  * RULES THAT HOLD EVERYWHERE
  *
  * Errors     Functions return hr_status; HR_OK is 0. Results are written through out-parameters, which a failed call leaves
- *            unchanged. A failed call has no effect, except where its description says otherwise. hr_last_message() has the details
+ *            unchanged. A failed call has no effect, except where its description says otherwise. hr_last_message() gives the details
  *            and the remedy. The library never aborts, exits or prints.
  * Handles    hr_device and hr_allocator are small values that can be copied freely. The handle of a destroyed object stays invalid
  *            for ever: using it returns HR_INVALID_HANDLE. The zero value of a handle is never valid.
- * Threads    Every function may be called from any thread at any time, with one exception: a program must not destroy an object,
- *            or shut down, while another thread is inside a call on the same object.
+ * Threads    Every function may be called from any thread at any time, with one exception: a program must not destroy an object
+ *            while another thread is inside a call on it. hr_shutdown destroys all objects.
  * Structs    Structs that may grow begin with struct_size, the size of the struct as the program was compiled. New fields are added
- *            at the end, so programs and libraries of different versions work together. Each has an _init function, which sets
- *            struct_size and all defaults (hr_request has hr_request_of). What the program fills (options, requests, tables of
- *            functions) may be smaller than the library's struct: the other fields have their defaults. It may be larger if all
- *            fields that the library does not know are 0; otherwise the call returns HR_INVALID_ARGUMENT, and the remedy is a newer
- *            library. In what the library fills (statistics, descriptions), it writes the fields that both know and leaves
- *            struct_size and the others as they are. A struct_size that no version has, such as 0, is HR_INVALID_ARGUMENT.
- *            Callbacks that the library gives a struct must not read fields beyond its struct_size. Structs without struct_size,
- *            and elements of arrays, never change. hr_allocator_options has room in which hr_oom_options can grow.
- *            An _init function is inline, so that it uses the size as compiled. Where defaults are not all 0, it calls an
- *            _init_sized function; bindings of other languages call that, or set all fields to 0 and struct_size.
+ *            at the end, so programs and libraries of different versions work together. Each such struct has an _init function,
+ *            which sets struct_size and all defaults (hr_request has HR_REQUEST). A struct_size that no version has, such as 0, is
+ *            HR_INVALID_ARGUMENT.
+ *            Structs that the program fills (options, requests, tables of functions) may be smaller than the library's: the missing
+ *            fields have their defaults. They may be larger if all fields that the library does not know are 0; otherwise the call
+ *            returns HR_INVALID_ARGUMENT, and the program needs a newer library.
+ *            In structs that the library fills (statistics, descriptions), it writes only the fields that both versions have, and
+ *            never struct_size. A callback must not read fields beyond the struct_size of the struct that it is given.
+ *            Structs without struct_size, and elements of arrays, never change. hr_oom_options, which is inside
+ *            hr_allocator_options, can grow into reserved bytes there.
+ *            _init functions are inline, so that they use the size as compiled. Where defaults are not all 0, they call an
+ *            _init_sized function. Bindings of other languages call the _init_sized function, or, where there is none, set
+ *            all fields to 0 and then struct_size.
  * fork       A forked child must not use objects of its parent: every call returns HR_FORKED until the child calls hr_shutdown(),
  *            which discards them. Then the library can be used again.
  * Signals    A signal handler may call only hr_version, hr_status_name, hr_status_text, hr_dtype_text and hr_dtype_size. Any other
@@ -131,27 +137,27 @@ HR_API const char *hr_version(void);
 /* name, number, meaning. Numbers never change; new statuses are added at the end. */
 #define HR_STATUS_TABLE(X)                                                                                 \
 	X(OK, 0, "success")                                                                                    \
-	X(INVALID_ARGUMENT, 1, "an argument is outside what the function takes")                               \
+	X(INVALID_ARGUMENT, 1, "an argument is not valid")                                                     \
 	X(OUT_OF_MEMORY, 2, "the device, or the limit set on it, has no room for the request")                 \
 	X(NO_HOST_MEMORY, 3, "the host has no memory for the library's own records")                           \
-	X(NOT_ALLOCATED, 4, "the address is not one that is allocated now: freed already, or foreign")         \
+	X(NOT_ALLOCATED, 4, "no allocated block starts at the address: freed already, or from elsewhere")      \
 	X(BAD_DEVICE_NAME, 5, "the device name cannot be parsed")                                              \
 	X(NO_SUCH_DEVICE, 6, "the name is well-formed, but this machine has no such device")                   \
 	X(AMBIGUOUS_DEVICE, 7, "the name fits more than one device")                                           \
 	X(BAD_LIMIT, 8, "the memory limit is impossible")                                                      \
-	X(IN_USE, 9, "it is in use, so it cannot be changed or destroyed now")                                 \
+	X(IN_USE, 9, "the object is in use, so it cannot be changed or destroyed now")                         \
 	X(UNKNOWN_ALLOCATOR, 10, "no allocator of that name is registered")                                    \
-	X(INVALID_HANDLE, 11, "the handle is not valid: its object was destroyed, or it was never created")    \
-	X(FORKED, 12, "this process is a fork; call hr_shutdown and start anew")                               \
+	X(INVALID_HANDLE, 11, "the handle is not valid: its object was destroyed, or never created")           \
+	X(FORKED, 12, "this process was forked from one that used the library; call hr_shutdown first")        \
 	X(DEVICE_ERROR, 13, "the device reported an error")                                                    \
 	X(UNSUPPORTED, 14, "the device or allocator cannot do this")                                           \
-	X(ALREADY_EXISTS, 15, "something of that name is there already")                                       \
+	X(ALREADY_EXISTS, 15, "the name is taken")                                                             \
 	X(IO, 16, "a file could not be read or written")                                                       \
-	X(BAD_FORMAT, 17, "the file or text is not what it should be")                                         \
-	X(TRUNCATED, 18, "the file ends in the middle")                                                        \
+	X(BAD_FORMAT, 17, "the file or text is malformed")                                                     \
+	X(TRUNCATED, 18, "the file is incomplete")                                                             \
 	X(TOO_NEW, 19, "written by a newer version than this one can read")                                    \
 	X(TOO_SMALL, 20, "the caller's buffer is too small")                                                   \
-	X(TOO_MANY, 21, "a fixed number of something is used up")                                              \
+	X(TOO_MANY, 21, "a fixed maximum number is reached")                                                   \
 	X(NOT_READY, 22, "not finished yet")                                                                   \
 	X(CORRUPT, 23, "an internal invariant does not hold; please report it")                                \
 	X(LEAKED, 24, "everything was destroyed, but blocks, tensors or values had not been freed")
@@ -286,8 +292,8 @@ HR_API uint32_t hr_device_count(void);
 HR_API HR_CHECK_RESULT hr_status hr_device_at(uint32_t index, hr_device *out);
 
 /* Whether [device] is emulated; false for an invalid handle. GPU:0 is emulated where there is no CUDA device; hr_cuda_check()
- * reports why. With HEADROOM_REQUIRE_CUDA=1 in the environment, GPU:0 does not exist then (HR_NO_SUCH_DEVICE), and emulated
- * devices are EMU:0 and up. */
+ * reports why. With HEADROOM_REQUIRE_CUDA=1 in the environment there is no GPU:0 without a CUDA device (HR_NO_SUCH_DEVICE), and
+ * emulated devices are EMU:0 and up. */
 HR_API bool hr_device_is_emulated(hr_device device);
 
 /* Describes a device and its memory as it is now. Set info->struct_size first. */
@@ -346,7 +352,7 @@ typedef struct hr_emulated_options {
 } hr_emulated_options;
 
 /* Sets the defaults, then applies the environment: HEADROOM_EMULATED="memory=1GiB,page=2MiB,link=2GB/s,latency=5us,devices=2",
- * or any subset. Fails as hr_cuda_options_init. */
+ * or any subset. Fails like hr_cuda_options_init. */
 HR_API hr_status hr_emulated_options_init_sized(hr_emulated_options *options, size_t struct_size);
 static inline hr_status hr_emulated_options_init(hr_emulated_options *options)
 {
@@ -382,14 +388,14 @@ typedef uint32_t hr_stream;
 
 /* Host code that accesses device memory directly, without a stream. May be passed wherever a stream is expected:
  *
- *     hr_alloc, pins             the call returns when the device has finished with the memory; the host may access it at once
- *     hr_free, unpins            the host was the last user; no stream has to wait for it
- *     hr_stream_copy, hr_stream_fill           the work is done when the call returns; it runs on the default stream
- *     hr_stream_wait_stream      as [stream]: the host waits for [other]; as [other]: returns at once
- *     hr_stream_synchronize      returns at once
- *     hr_allocation_record_stream           has no effect
+ *     hr_alloc, pins                    the call returns when the device has finished with the memory; the host may access it at once
+ *     hr_free, unpins                   the host was the last user; no stream has to wait for it
+ *     hr_stream_copy, hr_stream_fill    the work is done when the call returns; it runs on the default stream
+ *     hr_stream_wait_stream             as [stream]: the host waits for [other]; as [other]: returns at once
+ *     hr_stream_synchronize             returns at once
+ *     hr_allocation_record_stream       has no effect
  *
- * Such a call may block until the device finishes work that was queued earlier. It costs nothing on streams without such work.
+ * A call that waits may block until the device finishes work that was queued earlier; where no such work is left, it costs nothing.
  * The host can access the memory of emulated devices and of CPU:0, but not that of a GPU; waiting works on all devices. Host
  * code that receives memory allocated for another stream must wait for that stream (hr_stream_synchronize) before it accesses
  * the memory. */
@@ -446,7 +452,7 @@ typedef void (*hr_oom_callback)(void *user, hr_oom_report report);
 /* How the allocation log shows addresses. */
 typedef enum hr_oom_log_address {
 	HR_LOG_NO_ADDRESS = 0,
-	HR_LOG_HASHED_ADDRESS = 1, /* as other numbers, equal for equal addresses: for reports that are passed on. Does not protect
+	HR_LOG_HASHED_ADDRESS = 1, /* a hash, equal for equal addresses: for reports that are shared with others. Does not protect
 	                            * secrets */
 	HR_LOG_REAL_ADDRESS = 2
 } hr_oom_log_address;
@@ -502,7 +508,7 @@ typedef struct hr_allocator_options {
 
 	/* Reports and the allocation log; hr_allocator_options_init sets their defaults too. */
 	hr_oom_options oom;
-	unsigned char oom_reserved[128 - sizeof(hr_oom_options)]; /* 0: room for fields that hr_oom_options may get */
+	unsigned char oom_reserved[128 - sizeof(hr_oom_options)]; /* must be 0: fields that a later hr_oom_options adds */
 } hr_allocator_options;
 
 HR_API void hr_allocator_options_init_sized(hr_allocator_options *options, size_t struct_size);
@@ -549,7 +555,7 @@ typedef struct hr_request {
 	hr_dtype dtype;
 } hr_request;
 
-/* A request for [request_bytes] bytes with nothing else specified. */
+/* HR_REQUEST: a request for [request_bytes] bytes, with nothing else specified. */
 #ifdef __cplusplus
 static inline hr_request hr_request_of(size_t bytes)
 {
@@ -582,8 +588,8 @@ HR_API HR_CHECK_RESULT hr_status hr_alloc_bytes(hr_allocator allocator, size_t b
 
 /* Frees the block at [address]; any thread may do so. [stream] is the last stream that was given work on the block. Reuse on that
  * stream is immediate; another stream that gets the memory first waits, on the device, for the work queued to [stream] so far. With
- * HR_STREAM_HOST every stream may reuse the memory at once, except that the stream of the request and those of hr_allocation_record_stream are
- * still waited for.
+ * HR_STREAM_HOST the host was the last user, and only the stream of the request and those of hr_allocation_record_stream are waited
+ * for.
  *
  * NULL is HR_OK. HR_NOT_ALLOCATED, without any effect, when no allocated block starts at [address]: it was freed already, lies
  * inside a block or is unknown. */
@@ -620,15 +626,15 @@ HR_API HR_CHECK_RESULT hr_status hr_allocation_get_info(hr_allocator allocator, 
 HR_API hr_status hr_allocator_trim(hr_allocator allocator, uint64_t *released);
 
 /* Verifies every data structure of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant in the
- * message. Correct at any moment: other threads wait meanwhile. Takes time proportional to the number of chunks, with the
- * allocator's lock held. */
+ * message. May be called at any time. Takes time proportional to the number of chunks, during which other threads wait for the
+ * allocator. */
 HR_API HR_CHECK_RESULT hr_status hr_allocator_check(hr_allocator allocator);
 
 /* ---- custom allocators ---- */
 
 typedef struct hr_custom_stats {
 	size_t struct_size;
-	uint64_t bytes_reserved; /* bytes that it holds from its own source */
+	uint64_t bytes_reserved; /* bytes that the allocator holds, in use or free */
 	uint64_t bytes_limit;    /* 0 = no limit */
 	uint64_t largest_free;   /* 0 = not known */
 } hr_custom_stats;
@@ -638,13 +644,13 @@ typedef struct hr_custom_stats {
 typedef struct hr_custom_allocator {
 	size_t struct_size;
 
-	/* Called once for each hr_allocator_create with this kind. *state is passed to the other functions. NULL: [user] is passed
-	 * instead. */
+	/* open is called by hr_allocator_create, close when the allocator is destroyed. *state is passed to the other functions. If open
+	 * is NULL, they get [user] instead. close may be NULL. */
 	hr_status (*open)(void *user, hr_device device, uint64_t limit_bytes, void **state);
 	void (*close)(void *state);
 
-	/* Required. The address must be aligned as requested and must not be in use. An error is returned to the caller of hr_alloc;
-	 * it is HR_OUT_OF_MEMORY when there is no memory. [stream] may be HR_STREAM_HOST: then the memory must be idle when the
+	/* Required. The address must be aligned as requested and must not be in use. Return HR_OUT_OF_MEMORY when there is no memory;
+	 * hr_alloc passes any error on to its caller. [stream] may be HR_STREAM_HOST: then the memory must be idle when the
 	 * function returns. Called from any thread, several at a time. */
 	hr_status (*alloc)(void *state, size_t bytes, size_t alignment, hr_stream stream, void **out);
 
@@ -693,26 +699,26 @@ HR_API HR_CHECK_RESULT hr_status hr_allocator_register(const char *name, const h
 
 /* name, meaning. All are int64_t; the order never changes, new fields are added at the end. */
 #define HR_STATS_TABLE(X)                                                                                                           \
-	X(num_allocs, "allocation requests made, met or refused, since start or reset")                                                 \
+	X(num_allocs, "allocation requests since start or reset, refused ones included")                                                \
 	X(bytes_in_use, "bytes of chunks handed out, rounding included")                                                                \
 	X(peak_bytes_in_use, "most bytes_in_use since start or reset")                                                                  \
 	X(largest_alloc_size, "largest chunk handed out since start or reset")                                                          \
-	X(bytes_limit, "bytes the user may allocate, in whole pages")                                                                   \
-	X(bytes_reserved, "bytes taken from the device")                                                                                \
+	X(bytes_limit, "most bytes that may be allocated, in whole pages")                                                              \
+	X(bytes_reserved, "bytes reserved from the device")                                                                             \
 	X(peak_bytes_reserved, "most bytes_reserved since start or reset")                                                              \
-	X(bytes_reservable_limit, "the most that may be taken from the device: the same as bytes_limit")                                \
-	X(bytes_inactive, "bytes of resident tensors that nothing is using")                                                            \
-	X(bytes_active, "in use less inactive")                                                                                         \
+	X(bytes_reservable_limit, "most bytes that may be reserved from the device; the same as bytes_limit")                           \
+	X(bytes_inactive, "bytes of resident tensors that are not pinned")                                                              \
+	X(bytes_active, "bytes_in_use less bytes_inactive")                                                                             \
 	X(peak_bytes_active, "most bytes_active since start or reset")                                                                  \
-	X(bytes_reclaimed, "total bytes freed on the device by moving tensors to the host")                                             \
-	X(num_single_reclaims, "times moving one tensor out was enough")                                                                \
-	X(num_full_reclaims, "times everything inactive had to be moved out")                                                           \
+	X(bytes_reclaimed, "bytes freed on the device by evicting tensors")                                                             \
+	X(num_single_reclaims, "times evicting one tensor was enough")                                                                  \
+	X(num_full_reclaims, "times everything inactive had to be evicted")                                                             \
 	X(num_defragmentations, "times live bytes were moved or remapped to join free memory")                                          \
-	X(bytes_defragged, "bytes so moved")                                                                                            \
+	X(bytes_defragged, "bytes moved by defragmentation")                                                                            \
 	X(num_failed_allocs, "requests refused")                                                                                        \
 	X(num_frees, "blocks freed")                                                                                                    \
-	X(num_live, "blocks allocated now, tensors that are out included")                                                              \
-	X(bytes_requested, "bytes asked for by the blocks allocated now, before rounding")                                              \
+	X(num_live, "blocks allocated now, evicted tensors included")                                                                   \
+	X(bytes_requested, "bytes requested by the blocks allocated now, before rounding")                                              \
 	X(bytes_cached, "bytes of freed blocks kept in thread caches")                                                                  \
 	X(bytes_free, "bytes reserved that are neither in use nor cached")                                                              \
 	X(largest_free_block, "bytes of the largest free block")                                                                        \
@@ -720,23 +726,23 @@ HR_API HR_CHECK_RESULT hr_status hr_allocator_register(const char *name, const h
 	X(num_regions, "regions: ranges of addresses reserved from the device")                                                         \
 	X(peak_error_bytes, "peak_bytes_in_use and peak_bytes_active are at most this much too high; 0 = exact")                        \
 	X(metadata_bytes, "host memory for chunk records, ledger, lookup table and caches")                                             \
-	X(source_cache, "allocations met from a thread cache")                                                                          \
-	X(source_free_chunk, "allocations met from a free chunk")                                                                       \
+	X(source_cache, "allocations served from a thread cache")                                                                       \
+	X(source_free_chunk, "allocations served from a free chunk")                                                                    \
 	X(source_grow, "allocations for which pages were mapped or a region added")                                                     \
-	X(source_trim, "allocations met after emptying caches and releasing free memory")                                               \
-	X(source_stitch, "allocations met by mapping free pages side by side")                                                          \
-	X(source_single_reclaim, "allocations met by moving one tensor out")                                                            \
-	X(source_multi_reclaim, "allocations met by moving several adjacent tensors out")                                               \
-	X(source_full_reclaim, "allocations met by moving everything inactive out")                                                     \
-	X(source_defragment, "allocations met by moving live bytes")                                                                    \
-	X(source_device, "allocations met by asking the device or a custom allocator each time")                                        \
+	X(source_trim, "allocations served after emptying caches and releasing free memory")                                            \
+	X(source_stitch, "allocations served by mapping free pages side by side")                                                       \
+	X(source_single_reclaim, "allocations served by evicting one tensor")                                                           \
+	X(source_multi_reclaim, "allocations served by evicting several adjacent tensors")                                              \
+	X(source_full_reclaim, "allocations served by evicting everything inactive")                                                    \
+	X(source_defragment, "allocations served by moving live bytes")                                                                 \
+	X(source_device, "allocations served directly by the device or a custom allocator")                                             \
 	X(num_stitches, "times free pages were mapped side by side")                                                                    \
-	X(bytes_stitched, "bytes of pages so remapped")                                                                                 \
-	X(num_stream_waits, "times one stream had to wait for another to reuse memory")                                                 \
-	X(num_trims, "times caches were emptied and free memory released, asked for or under pressure")                                 \
+	X(bytes_stitched, "bytes of the pages remapped by stitching")                                                                   \
+	X(num_stream_waits, "times a stream had to wait for another one before it reused memory")                                       \
+	X(num_trims, "times caches were emptied and free memory was released, on request or under memory pressure")                     \
 	X(num_live_at_reset, "blocks that were allocated when the statistics were last reset")                                          \
-	X(page_table_bytes, "host memory that says which page is mapped where: 4 bytes for each page reserved")                           \
-	X(num_multi_reclaims, "times moving several adjacent tensors out was enough")                                                   \
+	X(page_table_bytes, "host memory for page tables: 4 bytes for each reserved page")                                              \
+	X(num_multi_reclaims, "times evicting several adjacent tensors was enough")                                                     \
 	X(total_bytes_allocated, "bytes of all chunks handed out since start or reset, rounding included")
 
 /* fragmentation is not in the table because it is a fraction: 1 - largest_free_block / bytes_free; 0 when nothing is free. */
@@ -748,18 +754,20 @@ typedef struct hr_stats {
 #undef HR_STATS_FIELD
 } hr_stats;
 
-/* Takes a snapshot. Set stats->struct_size first (hr_stats_init does). Allocations do not wait for it, unless the statistics
- * change during 64 attempts to read them; then it holds the lock for about 100 ns. */
+/* All fields 0, and struct_size as compiled. */
 HR_API void hr_stats_init_sized(hr_stats *stats, size_t struct_size);
 static inline void hr_stats_init(hr_stats *stats)
 {
 	hr_stats_init_sized(stats, sizeof *stats);
 }
+
+/* Takes a snapshot. Set stats->struct_size first (hr_stats_init does). Allocations do not wait for it, unless the statistics
+ * change during 64 attempts to read them; then it holds the lock for about 100 ns. */
 HR_API HR_CHECK_RESULT hr_status hr_allocator_get_stats(hr_allocator allocator, hr_stats *stats);
 
 /* The statistics of all allocators of a device together. Fields are sums, except: largest_alloc_size and largest_free_block are
- * maxima; limits are those of the device; peaks are those of the device as a whole, so peaks that its allocators reached at
- * different times do not add up. The counts of a destroyed allocator, and its share of the peaks, stay with the device until the
+ * maxima; limits are those of the device; peaks are those of the device as a whole, not sums of peaks that its allocators
+ * reached at different times. The counts of a destroyed allocator, and its share of the peaks, stay with the device until the
  * next reset. Blocks that hr_allocator_destroy_all freed count as freed. */
 HR_API HR_CHECK_RESULT hr_status hr_device_get_stats(hr_device device, hr_stats *stats);
 
@@ -825,7 +833,7 @@ typedef struct hr_region_info {
 	size_t struct_size;
 	void *base;
 	uint64_t reserved_addresses; /* bytes of address space */
-	int64_t bytes_reserved;      /* bytes of them with memory behind them */
+	int64_t bytes_reserved;      /* bytes of these that have memory behind them */
 	int64_t bytes_in_use;
 	int64_t bytes_cached;
 	int64_t bytes_free;
@@ -866,7 +874,7 @@ HR_API HR_CHECK_RESULT hr_status hr_allocator_visit(hr_allocator allocator, uint
 
 /* ---- peak inside a scope ---- */
 
-/* Begins a statistics scope of the calling thread: the most bytes that the thread's own allocations add on [device] is recorded.
+/* Begins a statistics scope of the calling thread. The scope records the peak of the bytes that the thread itself allocates on [device].
  * Scopes nest, up to 32 deep (HR_TOO_MANY beyond that), and are independent of hr_reset_memory_stats. HR_NO_HOST_MEMORY: there is no
  * memory for the state of a thread that uses Headroom for the first time. */
 HR_API HR_CHECK_RESULT hr_status hr_stats_scope_begin(hr_device device);

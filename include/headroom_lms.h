@@ -27,14 +27,15 @@
  *     }
  *     hr_step_end(allocator);
  *
- * A tensor is a handle. A pinned tensor is ACTIVE and RESIDENT: it is in device memory until it is unpinned. Taking its address
- * keeps it at that address until then. An unpinned tensor is INACTIVE: it stays where it is until its memory is needed, and may
+ * A tensor is a handle. A pinned tensor is active: it is in device memory until it is unpinned, and once its address was taken, it
+ * stays at that address until then. A tensor without pins is inactive: it stays in device memory until that memory is needed, and may
  * then be evicted to the host. Pin an op's inputs and outputs in one call. The call pins all of them or none, so two threads cannot
  * each hold half of what they need.
  *
- * No call waits for the device, except: pins for HR_STREAM_HOST, verify, evicting fixed tensors, the file of spill_dir, and mapping
- * pages side by side. Copies run on streams of their own. Work on the stream of a pin waits, on the device, for the copy that
- * restores the tensor. The next user of an evicted tensor's memory waits for the copy to the host.
+ * No call waits for the device, unless it pins for HR_STREAM_HOST, verifies contents (options.verify), evicts a fixed tensor, copies
+ * to or from the file of spill_dir, or maps pages side by side. Copies run on streams of their own. Work on the stream of a pin
+ * waits, on the device, for the copy that restores the tensor. The next user of an evicted tensor's memory waits for the copy to the
+ * host.
  *
  * Steps of a training loop repeat. When they are marked (hr_step_begin), the policy "learned" knows from the last step when each
  * tensor is used next. It evicts tensors right after their last use before a long gap, and prefetches them as early as there is
@@ -169,7 +170,7 @@ typedef struct hr_pin {
 } hr_pin;
 
 /* Pins all of [pins] for work on [stream], or none. A tensor may occur more than once. Pins nest: each needs its own unpin. If the
- * call fails, a tensor that was HR_TENSOR_NEW is so again.
+ * call fails, a tensor that was HR_TENSOR_NEW before is HR_TENSOR_NEW again.
  *
  * HR_STREAM_HOST is for host code that accesses the tensors directly: the call waits until they are restored and the device has
  * finished with them. For a tensor pinned for writing this includes copies of it to the host. Work under pins that other callers
@@ -181,7 +182,7 @@ typedef struct hr_pin {
  * HR_OUT_OF_MEMORY        no memory, although everything inactive was evicted. The message names the op (hr_op_set), its tensors
  *                         with their sizes, and the smallest sufficient limit; or the host tier that is full and its setting
  * HR_INVALID_ARGUMENT     HR_READ of a tensor that was never written; tensors of several allocators
- * HR_INVALID_HANDLE               a tensor was destroyed
+ * HR_INVALID_HANDLE       a tensor was destroyed
  * HR_CORRUPT              verify: restored contents differ from the evicted ones; the message names the tensor, which stays evicted
  * HR_DEVICE_ERROR, HR_IO  a tensor could not be restored: it is still evicted, and the next pin tries again */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_pin_all(const hr_pin *pins, size_t count, hr_stream stream);
@@ -221,7 +222,7 @@ typedef struct hr_tensor_info {
 	size_t bytes;         /* bytes requested */
 	size_t device_bytes;  /* bytes that it occupies now on the device */
 	size_t host_bytes;    /* bytes that it occupies now on the host */
-	bool fixed, never_evict, dirty; /* dirty: there is no host copy, or the tensor was written since it was made */
+	bool fixed, never_evict, dirty; /* dirty: resident without a valid host copy */
 	bool spilled;         /* the host copy is in the file of spill_dir */
 	int32_t priority;
 	uint64_t evictions, restores;
@@ -326,7 +327,7 @@ HR_API HR_CHECK_RESULT hr_status hr_lms_policy_register(const char *name, const 
 	X(num_prefetches, "restores started before a pin")                                             \
 	X(num_prefetch_hits, "pins of a tensor that was prefetched")                                   \
 	X(num_prefetch_misses, "pins that had to restore their tensor")                                \
-	X(num_prefetches_refused, "prefetches postponed for lack of memory")                           \
+	X(num_prefetches_refused, "prefetches not started for lack of memory")                         \
 	X(stall_ns, "time that streams waited for restores, if the device reports it")                 \
 	X(num_steps, "steps begun")                                                                    \
 	X(num_steps_planned, "steps that followed a plan")                                             \
@@ -341,7 +342,7 @@ HR_API HR_CHECK_RESULT hr_status hr_lms_policy_register(const char *name, const 
 	X(num_defragmentations, "times live tensors were moved to join free memory")                   \
 	X(bytes_defragged, "bytes moved by defragmentation")                                           \
 	X(num_pin_waits, "pins that waited for other threads to unpin")                                \
-	X(num_repeats, "steps found without being marked")
+	X(num_repeats, "steps that were found by repetition, because the program marks none")
 
 typedef struct hr_lms_stats {
 	size_t struct_size;
@@ -357,9 +358,9 @@ static inline void hr_lms_stats_init(hr_lms_stats *stats)
 	stats->struct_size = sizeof *stats;
 }
 
-/* Totals since the allocator's first tensor or the last hr_reset_memory_stats, and the current state. Fields that hr_stats also has
- * are equal there. Set stats->struct_size first. HR_NOT_READY: no tensor was created on the allocator. hr_reset_memory_stats
- * changes the fields as follows:
+/* Totals since the allocator's first tensor or the last hr_reset_memory_stats, and the current state. Fields that are also in hr_stats
+ * have the same values there. Set stats->struct_size first. HR_NOT_READY: no tensor was created on the allocator.
+ * hr_reset_memory_stats changes the fields as follows:
  *
  *     set to 0         bytes_reclaimed, bytes_copied_out, bytes_copied_in, num_evictions, num_clean_evictions, num_restores,
  *                      num_single_reclaims, num_multi_reclaims, num_full_reclaims, num_planned_evictions, num_prefetches,
@@ -371,8 +372,8 @@ static inline void hr_lms_stats_init(hr_lms_stats *stats)
 HR_API HR_CHECK_RESULT hr_status hr_lms_get_stats(hr_allocator allocator, hr_lms_stats *stats);
 
 /* Checks the invariants of every tensor of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant.
- * Correct at any moment: other threads that use a tensor wait meanwhile. HR_NOT_READY: other threads pinned and moved tensors
- * at every attempt to check; or no tensor was created yet. */
+ * May be called at any time; other threads that use a tensor wait meanwhile. HR_NOT_READY: every attempt was interrupted by threads
+ * that pin and move tensors, or no tensor was created yet. */
 HR_API HR_CHECK_RESULT hr_status hr_lms_check(hr_allocator allocator);
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
 /* replay.c - `headroom replay`: runs a recorded trace through the public API on the simulated device.
  *
- *     trial      one pass with the given limit, or none: whether it fits, statistics afterwards
- *     limit      --find-limit: many passes with other limits
- *     speed      passes timed as a whole, then a pass with every call timed
- *     picture    --picture: another run up to the peak, and a chart of the regions there
+ *     trial         one pass with the limit of --limit, or without a limit: does it fit, and the statistics at its end
+ *     find limit    --find-limit: many passes with different limits
+ *     speed         passes timed as a whole, then a pass in which every call is timed
+ *     picture       --picture: a pass up to the peak, and a chart of the regions at that moment
  *
  * Each part starts with a fresh allocator (measure.h). */
 #include <stdio.h>
@@ -16,24 +16,24 @@
 #include "replay/measure.h"
 #include "replay/replay.h"
 
-#define THREADS_MOST 64
-#define REPEAT_MOST 1000000
+#define MAX_THREADS 64
+#define MAX_REPEAT 1000000
 
 enum { LIMIT, FIND_LIMIT, NO_STITCH, ALLOCATOR, THREADS, REPEAT, PAGE, DEVICE_INDEX, RECORD, NO_TIMING, PICTURE, JSON };
 
 static const hr__option options[] = {
-	[LIMIT] = { "--limit", "SIZE", "the most memory the allocator may take; without it, as much as it needs" },
+	[LIMIT] = { "--limit", "SIZE", "most memory that the allocator may reserve; default: no limit" },
 	[FIND_LIMIT] = { "--find-limit", NULL,
-	                 "find the least limit at which no allocation fails, to 0.1% of the peak. Limits above it are tried too: "
-	                 "more memory does not always help. The answer lies above every failure that was seen" },
+	                 "find the smallest limit at which no allocation fails, to within 0.1% of the peak. A higher limit can fail where a "
+	                 "lower one does not, so higher limits are tried too: the result is above every limit that was seen to fail" },
 	[NO_STITCH] = { "--no-stitch", NULL,
-	                "best fit alone: free pages are not mapped side by side when nothing else fits, as the allocator does by default" },
-	[ALLOCATOR] = { "--allocator", "NAME", "bfc (default): best fit with coalescing; direct: asks the device each time" },
-	[THREADS] = { "--threads", "N", "N threads on one allocator, each replaying its own copy; the limit counts for each copy" },
-	[REPEAT] = { "--repeat", "N", "timed passes, of which the fastest counts; default: as many as take half a second, at least 3" },
+	                "best fit alone: do not map free pages side by side when nothing else fits, which is the default" },
+	[ALLOCATOR] = { "--allocator", "NAME", "bfc (default): best fit with coalescing; direct: one device allocation per request" },
+	[THREADS] = { "--threads", "N", "N threads on one allocator, each replaying its own copy of the trace; --limit is per copy" },
+	[REPEAT] = { "--repeat", "N", "number of timed passes, of which the fastest is reported; default: as many as fit in half a second, at least 3" },
 	[PAGE] = { "--page", "SIZE",
-	           "page size of the simulated device. Default: that of the recorded device, or 2MiB where the trace does not say. With "
-	           "--no-stitch the largest power of two that is at most 1/16384 of the peak, from 4KiB to 2MiB" },
+	           "page size of the simulated device. Default: that of the recorded device, or 2MiB if the trace does not give it; with "
+	           "--no-stitch, the largest power of two up to 1/16384 of the peak, from 4KiB to 2MiB" },
 	[DEVICE_INDEX] = { "--device-index", "N", HR__DEVICE_INDEX_HELP },
 	[RECORD] = { "--record", "FILE", "write the first pass to FILE, which must not exist, as a Headroom trace" },
 	[NO_TIMING] = { "--no-timing", NULL, "do not measure speed" },
@@ -42,17 +42,17 @@ static const hr__option options[] = {
 	{ NULL, NULL, NULL },
 };
 
-/* Parses and checks the arguments. False: something is wrong, and a message was printed. */
+/* Parses and checks the arguments. If they are wrong, prints a message and returns false. */
 static bool read_arguments(const hr__arguments *arguments, hr__replay *replay, uint64_t *page, uint64_t *repeat, int64_t *device)
 {
 	uint64_t threads = 1;
 	if (!hr__arguments_size(arguments, LIMIT, &replay->setup.limit)) return false;
 	if (!hr__arguments_size(arguments, PAGE, page)) return false;
-	if (!hr__arguments_count(arguments, THREADS, 1, THREADS_MOST, &threads)) return false;
-	if (!hr__arguments_count(arguments, REPEAT, 1, REPEAT_MOST, repeat)) return false;
+	if (!hr__arguments_count(arguments, THREADS, 1, MAX_THREADS, &threads)) return false;
+	if (!hr__arguments_count(arguments, REPEAT, 1, MAX_REPEAT, repeat)) return false;
 	if (!hr__arguments_device_index(arguments, DEVICE_INDEX, device)) return false;
 	if (hr__arguments_has(arguments, LIMIT) && replay->setup.limit == 0) {
-		hr__complain("replay: --limit 0 leaves no memory at all; leave it out for no limit");
+		hr__complain("replay: --limit 0 leaves no memory at all; omit --limit to replay without a limit");
 		return false;
 	}
 	if (hr__arguments_has(arguments, PAGE) && (!hr__is_power_of_two(*page) || *page < 256)) {
@@ -66,6 +66,7 @@ static bool read_arguments(const hr__arguments *arguments, hr__replay *replay, u
 	return true;
 }
 
+/* The search starts from the peak of a pass without a limit. */
 static hr_status find_limit(hr__replay *replay)
 {
 	hr__trial unlimited;
@@ -92,7 +93,7 @@ static hr_status measure(hr__replay *replay, const hr__arguments *arguments, uin
 	replay->setup.record = arguments->values[RECORD];
 	hr_status status = hr__measure_trial(&replay->setup, false, &replay->trial);
 	replay->setup.record = NULL;
-	/* The speed of a program that does not fit is meaningless. */
+	/* Refused allocations are not made, so the speed of a trace that does not fit would be meaningless. */
 	if (replay->trial.failed) replay->timed = false;
 	hr__progress_phase(&progress, "finding the limit", !finds_limit ? 0 : replay->timed ? 0.6 : 1);
 	if (!status && finds_limit) status = find_limit(replay);
@@ -110,7 +111,6 @@ static int replay_trace(hr__replay *replay, const hr__arguments *arguments, uint
 	hr_status status = measure(replay, arguments, repeat);
 	if (!status && hr__arguments_has(arguments, JSON)) hr__replay_json(replay);
 	else if (!status) status = hr__replay_text(replay, hr__arguments_has(arguments, PICTURE));
-	hr__program_free(&replay->program);
 	if (status) return hr__complain_last();
 	return replay->trial.failed ? HR__EXIT_NO : HR__EXIT_DONE;
 }
@@ -122,7 +122,9 @@ static int run(const hr__arguments *arguments)
 	uint64_t page = 0, repeat = 0;
 	if (!read_arguments(arguments, &replay, &page, &repeat, &device)) return HR__EXIT_BAD;
 	if (hr__program_read(replay.path, device, &replay.trace, &replay.program) != HR_OK) return hr__complain_last();
-	return replay_trace(&replay, arguments, page, repeat);
+	int code = replay_trace(&replay, arguments, page, repeat);
+	hr__program_free(&replay.program);
+	return code;
 }
 
 const hr__command hr__command_replay = {
@@ -137,11 +139,11 @@ const hr__command hr__command_replay = {
 		"standard input. The format is recognized by the content. A trace of several threads is replayed by one thread, in the recorded "
 		"order.\n\n"
 		"Speed: on a fresh allocator one pass to warm up, then passes timed as a whole. ns per operation is the wall time of "
-		"the fastest pass, divided by all allocations and frees of all threads. What a pass leaves allocated is freed in "
-		"between, untimed. Percentiles come from one more pass in which each call is timed by itself, with nothing overlapping "
-		"it and without the cost of reading the timer; they may exceed the time per operation, since calls overlap in a loop.\n\n"
-		"When the limit is too small the exit status is 1. The frees of refused allocations are skipped. With --threads the "
-		"copies need not reach their peaks at the same moment, so a found limit may change from run to run.",
+		"the fastest pass, divided by all allocations and frees of all threads. Blocks that a pass leaves allocated are "
+		"freed after it, untimed. Percentiles come from one more pass in which each call is timed by itself, less the cost of "
+		"reading the timer; they may exceed the time per operation, since the processor overlaps calls in a loop.\n\n"
+		"If an allocation fails because the limit is too small, its free is skipped and the exit status is 1. With --threads, "
+		"the copies may reach their peaks at different moments, so the limit that is found can vary from run to run.",
 	.examples =
 		"headroom replay traces/gpt2.csv.gz --picture\n"
 		"headroom replay traces/serve.csv.gz --find-limit\n"

@@ -28,25 +28,27 @@
 #include "analysis/capture/regions.h"
 #include "analysis/import/import.h"
 
-#define TIME_MOST (UINT64_MAX / 2)
-#define BYTES_MOST (UINT64_MAX / 2)
-#define LIVE_MOST (UINT64_C(1) << 46) /* 64 TiB on a device of an imported trace: the maximum of a simulated device */
-#define OP_DEPTH_MOST 64       /* nested ops that are searched for the op that ends */
-#define PROGRESS_EVENTS 65536u /* between two progress calls */
-#define OPENING_PART 0.4       /* fraction of the time of reading a trace that opening takes */
+#define MAX_TIME_NS (UINT64_MAX / 2)       /* later times are set to this */
+#define MAX_TOTAL_BYTES (UINT64_MAX / 2)   /* bytes allocated, or moved, in a whole trace */
+#define MAX_LIVE_BYTES (UINT64_C(1) << 46) /* live at once on a device of an imported trace: 64 TiB, the most that a simulated device has */
+#define MAX_OP_SEARCH 64                   /* enclosing ops among which an OP_END looks for its op */
+#define MAX_STEP_TAGS 16
+#define EVENTS_PER_PROGRESS_CALL 65536u
+#define OPENING_FRACTION 0.4               /* of the time to read a trace: what opening it takes */
 
+/* The arrays of a capture. */
 enum { SITES, ALLOCATIONS, CHANGES, OPS, USES, STEPS, MOVES, REFUSALS, REGIONS, ALLOCATORS, DEVICES, LIVES, PAUSES, SEQUENCE,
        OP_ENDS, TENSOR_ENDS, STREAMS, ARRAYS };
 
-typedef struct holder {
-	hr__capture capture; /* first, because the caller's pointer is a pointer to this */
+/* A capture with the arrays that hold its items. */
+typedef struct capture_storage {
+	hr__capture capture; /* first: the caller's pointer to it is also a pointer to the whole */
 	hr__array arrays[ARRAYS];
-} holder;
+} capture_storage;
 
-#define STEP_TAGS 16
-
+/* A trace that is being read. */
 typedef struct capture_reading {
-	holder *holder;
+	capture_storage *storage;
 	hr__capture *capture;
 	hr__array *arrays;
 	hr__event_stream *stream;
@@ -55,39 +57,39 @@ typedef struct capture_reading {
 	hr__slots allocator_slots, device_slots;
 	hr__slots stream_slots;
 	uint32_t last_stream; /* index of the stream of the last change */
-	hr__array parents;    /* of each op: index of the enclosing op + 1 */
-	uint32_t *tops;       /* of each thread: index of the innermost op + 1 */
+	hr__array parents;    /* of each op: index of the enclosing op + 1; 0 = none */
+	uint32_t *innermost;  /* of each thread: index of the innermost op + 1; 0 = none */
 	size_t threads;
 	hr__region_list regions;
 	hr__lives lives;
-	size_t tensor_ends;   /* of lives, that are in the sequence */
-	hr_name plan_mark;    /* the tag of marks that are pauses */
-	uint64_t *in_use;     /* of each allocator */
-	uint64_t *device_use; /* of each device */
-	uint64_t allocated, moved, worked; /* totals over the whole trace, which must not overflow */
-	uint32_t step;        /* the open step; HR__NONE */
-	hr_name step_tags[STEP_TAGS]; /* tags of its members; members beyond these are unknown */
-	uint32_t step_tag_count;      /* 0: unknown, as in older recordings */
-	uint64_t step_inside; /* STEPs of the open step without a STEP_END yet */
-	uint64_t step_owed;   /* outstanding STEP_ENDs of steps that another STEP ended */
+	size_t tensor_ends;   /* number of items of TENSOR_ENDS that the sequence has already */
+	hr_name plan_mark;    /* tag of the marks that LMS writes when it has made a plan: a pause of the program */
+	uint64_t *in_use;        /* of each allocator: bytes */
+	uint64_t *device_in_use; /* of each device: bytes */
+	uint64_t bytes_allocated, bytes_moved, device_ns_total; /* over the whole trace; must not overflow */
+	uint32_t step;           /* the open step; HR__NONE */
+	hr_name step_tags[MAX_STEP_TAGS]; /* tags of its members (capture.h); members beyond these are unknown */
+	uint32_t step_tag_count; /* 0: unknown, as in older recordings */
+	uint64_t step_unended;   /* STEPs of the open step without a STEP_END yet */
+	uint64_t step_ends_owed; /* STEP_ENDs still to come for steps that another STEP ended */
 	uint32_t last_allocator_id, last_allocator; /* cache of the last lookup: most events have the same allocator */
 	uint32_t last_site;
-	bool begun;           /* the mark that ends the list of existing blocks was seen */
-	uint64_t early;       /* events skipped before the mark */
-	uint32_t early_allocations;
-	uint8_t *heard;       /* of each thread: kinds of events seen so far */
+	bool mark_seen;               /* the mark that ends the list of existing blocks was seen */
+	uint64_t skipped_before_mark; /* events */
+	uint32_t allocations_before_mark;
+	uint8_t *seen;                /* of each thread: SEEN_EVENT, SEEN_OP_BEGIN */
 } capture_reading;
 
-enum { HEARD = 1, HEARD_OP = 2 };
+enum { SEEN_EVENT = 1, SEEN_OP_BEGIN = 2 };
 
-/* [from_before]: the event may end something that began before the recording. */
+/* Counts a skipped event, unless it may end something that began before the recording ([from_before]). */
 static void skip(capture_reading *r, bool from_before)
 {
-	if (!r->begun) r->early++;
+	if (!r->mark_seen) r->skipped_before_mark++;
 	else if (!from_before) r->capture->skipped++;
 }
 
-/* A plan's mark is written when the plan is ready; its bytes are the duration. */
+/* A plan's mark is written when the plan is ready. Its bytes are the nanoseconds that planning took. */
 static hr_status take_pause(capture_reading *r, const hr__event *e)
 {
 	hr_status status = HR_OK;
@@ -98,14 +100,14 @@ static hr_status take_pause(capture_reading *r, const hr__event *e)
 
 static void take_mark(capture_reading *r, const hr__event *e)
 {
-	if (r->begun || e->tag || e->bytes) return;
-	r->begun = true;
-	r->early = 0;
-	r->early_allocations = (uint32_t)r->arrays[ALLOCATIONS].count;
+	if (r->mark_seen || e->tag || e->bytes) return;
+	r->mark_seen = true;
+	r->skipped_before_mark = 0;
+	r->allocations_before_mark = (uint32_t)r->arrays[ALLOCATIONS].count;
 }
 
-/* The next item of the sequence is of that kind. */
-static hr_status follow(capture_reading *r, hr__item_kind kind)
+/* Appends an item to the sequence, the order of events of different kinds. */
+static hr_status append_item(capture_reading *r, hr__item_kind kind)
 {
 	hr_status status = HR_OK;
 	uint8_t *item = hr__array_push(&r->arrays[SEQUENCE], &status);
@@ -288,7 +290,7 @@ static uint32_t allocator_of(const capture_reading *r, uint32_t allocation)
 	return ((const hr__site *)(const void *)r->arrays[SITES].base)[allocation_at(r, allocation)->site].allocator;
 }
 
-/* The slot of the live allocation at [address]; false when there is none. */
+/* Finds the slot of the live allocation at [address]; false when there is none. */
 static bool find_live(const capture_reading *r, uint32_t allocator, uint64_t address, uint32_t *slot)
 {
 	const hr__slots *slots = &r->live;
@@ -307,7 +309,7 @@ static hr_status add_change(capture_reading *r, const hr__event *e, uint32_t all
 	hr__change *change = hr__array_push(&r->arrays[CHANGES], &status);
 	if (status) return status;
 	*change = (hr__change){ allocation, frees, stream, e->thread < HR__THREAD_LAST ? (uint16_t)e->thread : HR__THREAD_LAST };
-	return follow(r, HR__ITEM_CHANGE);
+	return append_item(r, HR__ITEM_CHANGE);
 }
 
 static hr_status end_allocation(capture_reading *r, uint32_t slot, const hr__event *e)
@@ -323,7 +325,7 @@ static hr_status end_allocation(capture_reading *r, uint32_t slot, const hr__eve
 	allocation->end_ns = now;
 	allocators[allocator].last_ns = now;
 	r->in_use[allocator] -= allocation->bytes;
-	r->device_use[allocators[allocator].device] -= allocation->bytes;
+	r->device_in_use[allocators[allocator].device] -= allocation->bytes;
 	return HR_OK;
 }
 
@@ -339,8 +341,8 @@ static void note_peaks(capture_reading *r, uint32_t allocator, uint64_t now)
 		a->peak_ns = now;
 		a->peak_change = change;
 	}
-	if (d->peak_change == HR__NONE || r->device_use[a->device] > d->peak_bytes) {
-		d->peak_bytes = r->device_use[a->device];
+	if (d->peak_change == HR__NONE || r->device_in_use[a->device] > d->peak_bytes) {
+		d->peak_bytes = r->device_in_use[a->device];
 		d->peak_ns = now;
 		d->peak_change = change;
 	}
@@ -359,53 +361,54 @@ static hr_status begin_allocation(capture_reading *r, const hr__event *e, uint32
 	hr__slots_add(&r->live, hr__finder_hash(&r->live, e->address, allocator), index);
 	status = add_change(r, e, index, false);
 	if (status) return status;
-	r->allocated += e->bytes;
+	r->bytes_allocated += e->bytes;
 	r->in_use[allocator] += e->bytes;
-	r->device_use[((hr__capture_allocator *)(void *)r->arrays[ALLOCATORS].base)[allocator].device] += e->bytes;
+	r->device_in_use[((hr__capture_allocator *)(void *)r->arrays[ALLOCATORS].base)[allocator].device] += e->bytes;
 	note_peaks(r, allocator, e->time_ns);
 	hr__lives_alloc(&r->lives, &(hr__life_event){ e, device_index(r, allocator), index });
 	return HR_OK;
 }
 
-/* Adds the tensors that the last event of lives has ended to the sequence. */
+/* Appends the tensors that the last call of hr__lives_* ended to the sequence, unless [status] is an error. */
 static hr_status end_tensors(capture_reading *r, hr_status status)
 {
-	for (; !status && r->tensor_ends < r->arrays[TENSOR_ENDS].count; r->tensor_ends++) status = follow(r, HR__ITEM_TENSOR_END);
+	for (; !status && r->tensor_ends < r->arrays[TENSOR_ENDS].count; r->tensor_ends++) status = append_item(r, HR__ITEM_TENSOR_END);
 	return status;
 }
 
-/* A block that is allocated while the recording begins is reported by both the recorder and the allocating thread. */
-static bool is_told_again(const capture_reading *r, uint32_t index, uint32_t site, const hr__event *e)
+/* Whether the event reports the live allocation [index] once more: a block that is allocated while a recording begins is reported by
+ * the recorder, in its list of existing blocks, and by the thread that allocates it. */
+static bool is_reported_twice(const capture_reading *r, uint32_t index, uint32_t site, const hr__event *e)
 {
 	const hr__allocation *allocation = allocation_at(r, index);
 	const hr__site *sites = (const void *)r->arrays[SITES].base, *a = &sites[allocation->site], *b = &sites[site];
-	if (r->begun && index >= r->early_allocations) return false;
+	if (r->mark_seen && index >= r->allocations_before_mark) return false;
 	return allocation->bytes == e->bytes && a->op == b->op && a->scope == b->scope && a->tag == b->tag && a->shape == b->shape && a->dtype == b->dtype;
 }
 
-/* Files of other programs are read for replaying, which has limits that a recording always keeps to. */
+/* A replay has a limit on live bytes that Headroom's own recordings never exceed. Traces of other programs are checked. */
 static hr_status check_live(const capture_reading *r, uint32_t allocator, const hr__event *e)
 {
-	uint64_t live = r->device_use[device_index(r, allocator)];
-	if (r->stream->format == HR__FORMAT_HEADROOM || e->bytes <= LIVE_MOST - live) return HR_OK;
+	uint64_t live = r->device_in_use[device_index(r, allocator)];
+	if (r->stream->format == HR__FORMAT_HEADROOM || e->bytes <= MAX_LIVE_BYTES - live) return HR_OK;
 	hr__fail(HR_BAD_FORMAT, "more than 64 TiB live at once (an allocation of %llu bytes on top of %llu)", (unsigned long long)e->bytes,
 	         (unsigned long long)live);
 	return r->stream->fail(r->stream, HR_BAD_FORMAT);
 }
 
-/* An ALLOC at an address that is in use. *again: the block was reported twice, and the event is to be left out. */
-static hr_status take_second_alloc(capture_reading *r, const hr__event *e, uint32_t site, uint32_t slot, bool *again)
+/* Handles an ALLOC at an address that is in use. *duplicate: the block was reported twice, so the caller must ignore the event. */
+static hr_status take_second_alloc(capture_reading *r, const hr__event *e, uint32_t site, uint32_t slot, bool *duplicate)
 {
-	*again = is_told_again(r, r->live.slots[slot].item - 1, site, e);
+	*duplicate = is_reported_twice(r, r->live.slots[slot].item - 1, site, e);
 	if (r->stream->strict) {
 		hr__fail(HR_BAD_FORMAT, "block %llu is allocated while it is live; free it first or give the new one another id",
 		         (unsigned long long)e->address2);
 		return r->stream->fail(r->stream, HR_BAD_FORMAT);
 	}
-	skip(r, *again);
-	/* The recorder knows no stacks. */
-	if (*again && e->stack) ((hr__allocation *)(void *)r->arrays[ALLOCATIONS].base)[r->live.slots[slot].item - 1].site = site;
-	if (*again) return HR_OK;
+	skip(r, *duplicate);
+	/* Only the report of the allocating thread has a stack; the recorder's has none. */
+	if (*duplicate && e->stack) ((hr__allocation *)(void *)r->arrays[ALLOCATIONS].base)[r->live.slots[slot].item - 1].site = site;
+	if (*duplicate) return HR_OK;
 	device_of(r, find_allocator(r, e->allocator))->implied_frees++;
 	return end_allocation(r, slot, e);
 }
@@ -413,20 +416,21 @@ static hr_status take_second_alloc(capture_reading *r, const hr__event *e, uint3
 static hr_status take_alloc(capture_reading *r, const hr__event *e)
 {
 	uint32_t site, slot, allocator = find_allocator(r, e->allocator);
-	bool again = false;
+	bool duplicate = false;
 	device_of(r, allocator)->allocs++;
-	if (e->bytes > BYTES_MOST - r->allocated) {
+	if (e->bytes > MAX_TOTAL_BYTES - r->bytes_allocated) {
 		r->capture->skipped++;
 		return HR_OK;
 	}
 	hr_status status = check_live(r, allocator, e);
 	if (!status) status = site_of(r, e, &site);
 	if (status) return status;
-	if (HR_UNLIKELY(find_live(r, allocator, e->address, &slot))) status = take_second_alloc(r, e, site, slot, &again);
-	return status || again ? status : begin_allocation(r, e, site);
+	if (HR_UNLIKELY(find_live(r, allocator, e->address, &slot))) status = take_second_alloc(r, e, site, slot, &duplicate);
+	return status || duplicate ? status : begin_allocation(r, e, site);
 }
 
-/* Fails if a strict stream's event of the block in [slot], or of an unknown block, is inconsistent. */
+/* Strict streams: fails if the block of the event is not [known], or the sizes of the event and of the block (in [slot]) differ. [verb]
+ * is for the message. */
 static hr_status check_block(const capture_reading *r, const hr__event *e, bool known, uint32_t slot, const char *verb)
 {
 	if (!r->stream->strict) return HR_OK;
@@ -450,8 +454,9 @@ static hr_status take_free(capture_reading *r, const hr__event *e)
 	if (status) return status;
 	if (!known) {
 		device_of(r, allocator)->unknown_frees++;
-		/* The thread may have been inside this free when the recording began; other programs' recordings do not list existing blocks. */
-		skip(r, !(r->heard[e->thread] & HEARD) || r->stream->format != HR__FORMAT_HEADROOM);
+		/* If this is the thread's first event, it may have been inside this call when the recording began. Traces of other programs do
+		 * not list the blocks that existed before. */
+		skip(r, !(r->seen[e->thread] & SEEN_EVENT) || r->stream->format != HR__FORMAT_HEADROOM);
 	}
 	return end_tensors(r, hr__lives_release(&r->lives, &life));
 }
@@ -475,16 +480,16 @@ static hr_status take_op_begin(capture_reading *r, const hr__event *e)
 	uint32_t *parent = hr__array_push(&r->parents, &status);
 	if (status) return status;
 	*op = (hr__op_run){ .begin_ns = e->time_ns, .end_ns = HR__NEVER, .op = e->op, .scope = e->scope, .thread = e->thread, .step = r->step };
-	*parent = r->tops[e->thread];
-	r->tops[e->thread] = (uint32_t)r->arrays[OPS].count;
-	return follow(r, HR__ITEM_OP);
+	*parent = r->innermost[e->thread];
+	r->innermost[e->thread] = (uint32_t)r->arrays[OPS].count;
+	return append_item(r, HR__ITEM_OP);
 }
 
-/* Index + 1 of the innermost op of that name on the thread; 0: none within OP_DEPTH_MOST. */
+/* Index + 1 of the innermost op of that name on the thread; 0: none within MAX_OP_SEARCH. */
 static uint32_t find_op(const capture_reading *r, uint32_t thread, hr_name name)
 {
-	uint32_t at = r->tops[thread];
-	for (int depth = 0; at && depth < OP_DEPTH_MOST; depth++, at = parent_of(r, at - 1))
+	uint32_t at = r->innermost[thread];
+	for (int depth = 0; at && depth < MAX_OP_SEARCH; depth++, at = parent_of(r, at - 1))
 		if (op_at(r, at - 1)->op == name) return at;
 	return 0;
 }
@@ -496,24 +501,24 @@ static hr_status end_op(capture_reading *r, uint32_t op, uint64_t now)
 	if (status) return status;
 	*end = op;
 	op_at(r, op)->end_ns = now;
-	return follow(r, HR__ITEM_OP_END);
+	return append_item(r, HR__ITEM_OP_END);
 }
 
 static hr_status take_op_end(capture_reading *r, const hr__event *e)
 {
 	uint32_t ended = find_op(r, e->thread, e->op), at;
 	hr_status status = HR_OK;
-	if (!ended || e->bytes > TIME_MOST - r->worked) {
+	if (!ended || e->bytes > MAX_TIME_NS - r->device_ns_total) {
 		r->capture->unknown_op_ends++;
-		skip(r, !(r->heard[e->thread] & HEARD_OP));
+		skip(r, !(r->seen[e->thread] & SEEN_OP_BEGIN));
 		return HR_OK;
 	}
 	op_at(r, ended - 1)->device_ns = e->bytes;
-	r->worked += e->bytes;
+	r->device_ns_total += e->bytes;
 	do {
-		at = r->tops[e->thread];
+		at = r->innermost[e->thread];
 		status = end_op(r, at - 1, e->time_ns);
-		r->tops[e->thread] = parent_of(r, at - 1);
+		r->innermost[e->thread] = parent_of(r, at - 1);
 	} while (!status && at != ended);
 	return status;
 }
@@ -532,10 +537,10 @@ static hr_status take_use(capture_reading *r, const hr__event *e)
 	}
 	hr__capture_use *use = hr__array_push(&r->arrays[USES], &status);
 	if (status) return status;
-	*use = (hr__capture_use){ .op = r->tops[e->thread] ? r->tops[e->thread] - 1 : HR__NONE,
+	*use = (hr__capture_use){ .op = r->innermost[e->thread] ? r->innermost[e->thread] - 1 : HR__NONE,
 		                      .allocation = r->live.slots[slot].item - 1,
 		                      .writes = e->kind == HR__EVENT_WRITE };
-	return follow(r, HR__ITEM_USE);
+	return append_item(r, HR__ITEM_USE);
 }
 
 /* ---- steps ---- */
@@ -553,6 +558,7 @@ static uint64_t step_number(const capture_reading *r)
 	return ((const hr__step_run *)(const void *)r->arrays[STEPS].base)[r->step].number;
 }
 
+/* Whether a STEP joins the open step (the rule is in capture.h). */
 static bool joins_step(const capture_reading *r, const hr__event *e)
 {
 	if (!e->tag || !r->step_tag_count) return e->bytes == step_number(r);
@@ -563,8 +569,8 @@ static bool joins_step(const capture_reading *r, const hr__event *e)
 
 static void enter_step(capture_reading *r, hr_name tag)
 {
-	r->step_inside++;
-	if (tag && r->step_tag_count < STEP_TAGS) r->step_tags[r->step_tag_count++] = tag;
+	r->step_unended++;
+	if (tag && r->step_tag_count < MAX_STEP_TAGS) r->step_tags[r->step_tag_count++] = tag;
 }
 
 static hr_status take_step(capture_reading *r, const hr__event *e)
@@ -575,29 +581,30 @@ static hr_status take_step(capture_reading *r, const hr__event *e)
 		return HR_OK;
 	}
 	if (r->step != HR__NONE) {
-		r->step_owed += r->step_inside;
+		r->step_ends_owed += r->step_unended;
 		end_step(r, e->time_ns);
 	}
 	hr__step_run *step = hr__array_push(&r->arrays[STEPS], &status);
 	if (status) return status;
 	*step = (hr__step_run){ .number = e->bytes, .begin_ns = e->time_ns, .end_ns = HR__NEVER, .first_change = (uint32_t)r->arrays[CHANGES].count };
 	r->step = (uint32_t)r->arrays[STEPS].count - 1;
-	r->step_inside = r->step_tag_count = 0;
+	r->step_unended = r->step_tag_count = 0;
 	enter_step(r, e->tag);
-	return follow(r, HR__ITEM_STEP);
+	return append_item(r, HR__ITEM_STEP);
 }
 
 static void take_step_end(capture_reading *r, const hr__event *e)
 {
 	bool open = r->step != HR__NONE;
-	if (r->step_owed && (!open || e->bytes != step_number(r))) r->step_owed--;
+	if (r->step_ends_owed && (!open || e->bytes != step_number(r))) r->step_ends_owed--;
 	else if (!open) skip(r, r->arrays[STEPS].count == 0);
-	else if (--r->step_inside == 0) end_step(r, e->time_ns);
+	else if (--r->step_unended == 0) end_step(r, e->time_ns);
 }
 
 /* ---- identity of tensors ---- */
 
-static hr_status follow_life(capture_reading *r, const hr__event *e, hr__move_kind kind)
+/* Passes a move to lives.c, which joins the allocations of an evicted or moved tensor. */
+static hr_status update_lives(capture_reading *r, const hr__event *e, hr__move_kind kind)
 {
 	uint32_t slot, allocator = find_allocator(r, e->allocator), to;
 	bool joined = false, nameless = false;
@@ -624,19 +631,19 @@ static hr_status take_move(capture_reading *r, const hr__event *e, hr__move_kind
 	uint32_t site = 0, slot, allocator = find_allocator(r, e->allocator);
 	bool known = kind == HR__MOVE_ON_DEVICE &&
 	             (find_live(r, allocator, e->address2, &slot) || find_live(r, allocator, e->address, &slot));
-	if (e->bytes > BYTES_MOST - r->moved) {
+	if (e->bytes > MAX_TOTAL_BYTES - r->bytes_moved) {
 		r->capture->skipped++;
 		return HR_OK;
 	}
 	hr_status status = HR_OK;
 	if (known) site = allocation_at(r, r->live.slots[slot].item - 1)->site;
 	else status = site_of(r, e, &site);
-	if (!status) status = follow_life(r, e, kind);
+	if (!status) status = update_lives(r, e, kind);
 	hr__move *move = hr__array_push(&r->arrays[MOVES], &status);
 	if (status) return status;
 	*move = (hr__move){ e->time_ns, e->bytes, kind, site };
-	r->moved += e->bytes;
-	return follow(r, HR__ITEM_MOVE);
+	r->bytes_moved += e->bytes;
+	return append_item(r, HR__ITEM_MOVE);
 }
 
 static hr_status take_refusal(capture_reading *r, const hr__event *e)
@@ -646,7 +653,7 @@ static hr_status take_refusal(capture_reading *r, const hr__event *e)
 	hr__refusal *refusal = hr__array_push(&r->arrays[REFUSALS], &status);
 	if (status) return status;
 	*refusal = (hr__refusal){ e->time_ns, e->bytes ? e->bytes : e->requested, site };
-	return follow(r, HR__ITEM_REFUSAL);
+	return append_item(r, HR__ITEM_REFUSAL);
 }
 
 static hr_status take_region(capture_reading *r, const hr__event *e)
@@ -661,14 +668,14 @@ static hr_status take_region(capture_reading *r, const hr__event *e)
 
 /* ---- reading ---- */
 
-static bool is_of_program(const hr__event *e)
+static bool is_program_event(const hr__event *e)
 {
 	return e->kind == HR__EVENT_OP_BEGIN || e->kind == HR__EVENT_OP_END || e->kind == HR__EVENT_STEP || e->kind == HR__EVENT_STEP_END;
 }
 
 static hr_status take_event(capture_reading *r, const hr__event *e)
 {
-	r->capture->program_events += is_of_program(e);
+	r->capture->program_events += is_program_event(e);
 	switch (e->kind) {
 	case HR__EVENT_ALLOC: return take_alloc(r, e);
 	case HR__EVENT_FREE: return take_free(r, e);
@@ -699,27 +706,27 @@ static hr_status read_events(capture_reading *r, hr__capture_progress progress, 
 	hr_status status;
 	uint64_t done = 0, all = r->stream->summary.events;
 	while ((status = r->stream->next(r->stream, &event)) == HR_OK) {
-		if (event.time_ns > TIME_MOST) event.time_ns = TIME_MOST;
+		if (event.time_ns > MAX_TIME_NS) event.time_ns = MAX_TIME_NS;
 		r->capture->end_ns = event.time_ns;
 		status = take_event(r, &event);
 		if (status) return status;
-		r->heard[event.thread] |= event.kind == HR__EVENT_OP_BEGIN ? HEARD | HEARD_OP : HEARD;
-		if (++done % PROGRESS_EVENTS == 0 && progress) progress(context, OPENING_PART + (1 - OPENING_PART) * ((double)done / (double)all));
+		r->seen[event.thread] |= event.kind == HR__EVENT_OP_BEGIN ? SEEN_EVENT | SEEN_OP_BEGIN : SEEN_EVENT;
+		if (++done % EVENTS_PER_PROGRESS_CALL == 0 && progress) progress(context, OPENING_FRACTION + (1 - OPENING_FRACTION) * ((double)done / (double)all));
 	}
 	return status == HR_NOT_READY ? HR_OK : status;
 }
 
 /* ---- memory ---- */
 
-/* Bounds that follow from the number of events: an event adds at most one item to each array, except two changes, or one region
- * plus the remainders of two others, or three items of the sequence. */
+/* Reserves address space for the most items that the trace's events can add. An event adds at most one item to each array, except: two
+ * changes; one region and the remainders of two others; three items of the sequence. */
 static hr_status make_arrays(capture_reading *r)
 {
 	const hr__trace_summary *summary = &r->stream->summary;
 	const struct {
 		size_t item_bytes;
-		uint64_t most;
-	} plan[ARRAYS] = {
+		uint64_t max_items;
+	} bounds[ARRAYS] = {
 		[SITES] = { sizeof(hr__site), summary->events },
 		[ALLOCATIONS] = { sizeof(hr__allocation), summary->events },
 		[CHANGES] = { sizeof(hr__change), summary->events * 2 },
@@ -741,11 +748,11 @@ static hr_status make_arrays(capture_reading *r)
 	if (summary->events > HR__NONE / 4) return hr__fail(HR_TOO_MANY, "the trace has %llu events; at most 2^30 can be read at once",
 		                                                (unsigned long long)summary->events);
 	hr_status status = HR_OK;
-	for (int i = 0; i < ARRAYS && !status; i++) status = hr__array_init(&r->arrays[i], plan[i].item_bytes, plan[i].most);
+	for (int i = 0; i < ARRAYS && !status; i++) status = hr__array_init(&r->arrays[i], bounds[i].item_bytes, bounds[i].max_items);
 	return status ? status : hr__array_init(&r->parents, sizeof(uint32_t), summary->events);
 }
 
-static void *get_zeros(size_t count, size_t item_bytes, hr_status *status)
+static void *alloc_zeroed(size_t count, size_t item_bytes, hr_status *status)
 {
 	void *memory = NULL;
 	int error = *status ? 0 : hr__os()->alloc((count ? count : 1) * item_bytes, &memory);
@@ -753,38 +760,38 @@ static void *get_zeros(size_t count, size_t item_bytes, hr_status *status)
 	return memory;
 }
 
-static void free_zeros(void *memory, size_t count, size_t item_bytes)
+static void free_zeroed(void *memory, size_t count, size_t item_bytes)
 {
 	if (memory) hr__os()->free(memory, (count ? count : 1) * item_bytes);
 }
 
-static hr_status make_rest(capture_reading *r)
+static hr_status init_reading(capture_reading *r)
 {
 	const hr__trace_summary *summary = &r->stream->summary;
 	r->threads = (size_t)summary->threads;
 	hr_status status = HR_OK;
-	r->tops = get_zeros(r->threads, sizeof *r->tops, &status);
-	r->heard = get_zeros(r->threads, sizeof *r->heard, &status);
-	r->in_use = get_zeros(summary->allocator_count + 1, sizeof *r->in_use, &status);
-	r->device_use = get_zeros(summary->device_count + 1, sizeof *r->device_use, &status);
+	r->innermost = alloc_zeroed(r->threads, sizeof *r->innermost, &status);
+	r->seen = alloc_zeroed(r->threads, sizeof *r->seen, &status);
+	r->in_use = alloc_zeroed(summary->allocator_count + 1, sizeof *r->in_use, &status);
+	r->device_in_use = alloc_zeroed(summary->device_count + 1, sizeof *r->device_in_use, &status);
 	if (!status) status = hr__region_list_init(&r->regions, &r->arrays[REGIONS]);
-	r->live.salt = r->site_slots.salt = r->allocator_slots.salt = r->device_slots.salt = r->stream_slots.salt = hr__ticks() ^ (uintptr_t)r->holder;
+	r->live.salt = r->site_slots.salt = r->allocator_slots.salt = r->device_slots.salt = r->stream_slots.salt = hr__ticks() ^ (uintptr_t)r->storage;
 	if (!status) status = hr__lives_init(&r->lives, &r->arrays[LIVES], &r->arrays[TENSOR_ENDS], summary->events, r->threads, r->live.salt);
 	r->plan_mark = hr_name_intern(HR__MARK_PLAN);
 	if (r->plan_mark == HR_NAME_OTHER) r->plan_mark = HR_NAME_NONE; /* the name table is full */
 	r->step = HR__NONE;
 	r->last_site = HR__NONE;
-	r->begun = r->stream->format != HR__FORMAT_HEADROOM; /* only Headroom's recordings begin with a list of blocks */
+	r->mark_seen = r->stream->format != HR__FORMAT_HEADROOM; /* only Headroom's recordings begin with a list of blocks */
 	return status;
 }
 
-static void free_rest(capture_reading *r)
+static void free_reading(capture_reading *r)
 {
 	const hr__trace_summary *summary = &r->stream->summary;
-	free_zeros(r->tops, r->threads, sizeof *r->tops);
-	free_zeros(r->heard, r->threads, sizeof *r->heard);
-	free_zeros(r->in_use, summary->allocator_count + 1, sizeof *r->in_use);
-	free_zeros(r->device_use, summary->device_count + 1, sizeof *r->device_use);
+	free_zeroed(r->innermost, r->threads, sizeof *r->innermost);
+	free_zeroed(r->seen, r->threads, sizeof *r->seen);
+	free_zeroed(r->in_use, summary->allocator_count + 1, sizeof *r->in_use);
+	free_zeroed(r->device_in_use, summary->device_count + 1, sizeof *r->device_in_use);
 	hr__array_free(&r->parents);
 	hr__slots_free(&r->live);
 	hr__lives_free(&r->lives);
@@ -797,7 +804,7 @@ static void free_rest(capture_reading *r)
 
 /* ---- the result ---- */
 
-/* The "(unknown)" entries are the last ones; unused, they are dropped. */
+/* Whether the "(unknown)" allocator or device, the last entry of each array, is in use. */
 static bool is_unknown_used(const capture_reading *r)
 {
 	const hr__array *sites = &r->arrays[SITES], *regions = &r->arrays[REGIONS];
@@ -817,7 +824,8 @@ static bool has_other_name(const hr__site *site)
 	return site->op == HR_NAME_OTHER || site->scope == HR_NAME_OTHER || site->tag == HR_NAME_OTHER;
 }
 
-/* There are few sites, so they are checked first: nearly always none has such a name, and the loop over allocations is skipped. */
+/* Counts allocations and ops with the name "(other)". There are few sites, and nearly always none has that name; then the loop over
+ * allocations is skipped. */
 static uint64_t count_other_names(const hr__capture *c)
 {
 	uint64_t count = 0;
@@ -834,14 +842,14 @@ static void finish(capture_reading *r)
 	const hr__trace_summary *summary = &r->stream->summary;
 	hr__capture_allocator *allocators = (void *)r->arrays[ALLOCATORS].base;
 	hr__capture_device *devices = (void *)r->arrays[DEVICES].base;
-	/* In a CSV nothing marks the end of the last step but the end of the file. */
+	/* A CSV has no STEP_END: its last step ends with the file. */
 	if (r->step != HR__NONE && r->stream->format == HR__FORMAT_CSV) end_step(r, c->end_ns);
 	if (r->step != HR__NONE) ((hr__step_run *)(void *)r->arrays[STEPS].base)[r->step].last_change = (uint32_t)r->arrays[CHANGES].count;
 	for (size_t i = 0; i < r->arrays[ALLOCATORS].count; i++) {
 		allocators[i].end_bytes = r->in_use[i];
 		if (r->in_use[i]) allocators[i].last_ns = HR__NEVER;
 	}
-	for (size_t i = 0; i < r->arrays[DEVICES].count; i++) devices[i].end_bytes = r->device_use[i];
+	for (size_t i = 0; i < r->arrays[DEVICES].count; i++) devices[i].end_bytes = r->device_in_use[i];
 	if (!is_unknown_used(r)) {
 		r->arrays[ALLOCATORS].count--;
 		r->arrays[DEVICES].count--;
@@ -856,53 +864,53 @@ static void finish(capture_reading *r)
 	c->start_wall_ns = summary->start_wall_ns;
 	c->lost = summary->lost;
 	c->limited = summary->limited;
-	c->skipped += r->early; /* 0 if the recorder's mark was seen */
+	c->skipped += r->skipped_before_mark; /* 0 if the recorder's mark was seen */
 	c->complete = summary->complete;
-#define GIVE(number, items, counter)                     \
+#define EXPOSE(number, items, counter)                   \
 	c->items = (void *)r->arrays[number].base;           \
 	c->counter = (uint32_t)r->arrays[number].count;
-	GIVE(SITES, sites, site_count)
-	GIVE(ALLOCATIONS, allocations, allocation_count)
-	GIVE(CHANGES, changes, change_count)
-	GIVE(OPS, ops, op_count)
-	GIVE(USES, uses, use_count)
-	GIVE(STEPS, steps, step_count)
-	GIVE(MOVES, moves, move_count)
-	GIVE(REFUSALS, refusals, refusal_count)
-	GIVE(REGIONS, regions, region_count)
-	GIVE(ALLOCATORS, allocators, allocator_count)
-	GIVE(DEVICES, devices, device_count)
-	GIVE(LIVES, lives, life_count)
-	GIVE(SEQUENCE, sequence, sequence_count)
-	GIVE(OP_ENDS, op_ends, op_end_count)
-	GIVE(TENSOR_ENDS, tensor_ends, tensor_end_count)
-	GIVE(STREAMS, streams, stream_count)
-	GIVE(PAUSES, pauses, pause_count)
-#undef GIVE
+	EXPOSE(SITES, sites, site_count)
+	EXPOSE(ALLOCATIONS, allocations, allocation_count)
+	EXPOSE(CHANGES, changes, change_count)
+	EXPOSE(OPS, ops, op_count)
+	EXPOSE(USES, uses, use_count)
+	EXPOSE(STEPS, steps, step_count)
+	EXPOSE(MOVES, moves, move_count)
+	EXPOSE(REFUSALS, refusals, refusal_count)
+	EXPOSE(REGIONS, regions, region_count)
+	EXPOSE(ALLOCATORS, allocators, allocator_count)
+	EXPOSE(DEVICES, devices, device_count)
+	EXPOSE(LIVES, lives, life_count)
+	EXPOSE(SEQUENCE, sequence, sequence_count)
+	EXPOSE(OP_ENDS, op_ends, op_end_count)
+	EXPOSE(TENSOR_ENDS, tensor_ends, tensor_end_count)
+	EXPOSE(STREAMS, streams, stream_count)
+	EXPOSE(PAUSES, pauses, pause_count)
+#undef EXPOSE
 	c->other_names = count_other_names(c);
 	for (uint32_t i = 0; i < c->site_count; i++) c->has_stacks |= c->sites[i].stack != HR_STACK_NONE;
 }
 
-/* Owns [stream] from here on. */
+/* Reads [stream] into a new capture, and closes it. */
 static hr_status make_capture(hr__event_stream *stream, hr__capture_progress progress, void *context, hr__capture **out)
 {
 	capture_reading r = { .stream = stream, .last_allocator_id = HR__NONE };
 	hr_status status = HR_OK;
-	r.holder = get_zeros(1, sizeof(holder), &status);
+	r.storage = alloc_zeroed(1, sizeof(capture_storage), &status);
 	if (status) {
 		stream->close(stream);
 		return status;
 	}
-	r.capture = &r.holder->capture;
-	r.arrays = r.holder->arrays;
-	if (progress) progress(context, OPENING_PART);
+	r.capture = &r.storage->capture;
+	r.arrays = r.storage->arrays;
+	if (progress) progress(context, OPENING_FRACTION);
 	status = make_arrays(&r);
-	if (!status) status = make_rest(&r);
+	if (!status) status = init_reading(&r);
 	if (!status) status = add_definitions(&r);
 	r.last_allocator = r.arrays[ALLOCATORS].count ? (uint32_t)r.arrays[ALLOCATORS].count - 1 : 0;
 	if (!status) status = read_events(&r, progress, context);
 	if (!status) finish(&r);
-	free_rest(&r);
+	free_reading(&r);
 	stream->close(stream);
 	if (status) hr__capture_close(r.capture);
 	else *out = r.capture;
@@ -925,15 +933,15 @@ hr_status hr__capture_open_memory(const void *bytes, size_t size, hr__capture **
 
 void hr__capture_close(hr__capture *capture)
 {
-	holder *held = (holder *)capture;
+	capture_storage *storage = (capture_storage *)capture;
 	if (!capture) return;
-	for (int i = 0; i < ARRAYS; i++) hr__array_free(&held->arrays[i]);
-	hr__os()->free(held, sizeof *held);
+	for (int i = 0; i < ARRAYS; i++) hr__array_free(&storage->arrays[i]);
+	hr__os()->free(storage, sizeof *storage);
 }
 
 void hr__capture_discard_changes(hr__capture *capture, uint32_t change)
 {
-	hr__array *array = &((holder *)capture)->arrays[CHANGES];
+	hr__array *array = &((capture_storage *)capture)->arrays[CHANGES];
 	size_t bytes = change * sizeof(hr__change) / HR__ARRAY_STEP * HR__ARRAY_STEP;
 	if (bytes) hr__os()->decommit(array->base, bytes);
 }

@@ -19,7 +19,7 @@
  * every operation: whole traces then run at a third to three quarters of the speed of one thread. A shard is a complete small
  * allocator with its own address range. A thread allocates small blocks from its own shard. All threads allocate large blocks from
  * shard 0 as long as they take turns, as the forward and the backward pass of a training program do: memory freed by one thread
- * serves another, and the fit is that of one thread. A thread that finds shard 0 busy when it starts, or often waits for its lock,
+ * serves another, and the fit is as good as with one thread. A thread that finds shard 0 busy when it starts, or often waits for its lock,
  * allocates large blocks from its own shard from then on (hr__cache_lock_large_slow). Free memory in one shard is used by the others before
  * a request fails. */
 #ifndef HR_MEMORY_ALLOCATOR_H
@@ -35,17 +35,17 @@
 #include "core/memory/bfc/lookup.h"
 #include "core/os/os.h"
 
-#define HR__SMALL_MAX 65536u           /* largest block that a cache keeps */
-#define HR__CACHE_BYTES_MAX (16 << 20) /* limit on the bytes that one cache keeps; HR__CACHE_SHARE is a second limit */
-#define HR__NAME_SCOPES_MAX 64u        /* limit on nested name scopes of a thread */
-#define HR__CACHE_SHARE 256u           /* a cache keeps at most this fraction (1/256) of the allocator's limit */
+#define HR__SMALL_MAX 65536u           /* largest block that a cache keeps, in bytes */
+#define HR__CACHE_BYTES_MAX (16 << 20) /* most bytes that one cache keeps; also at most 1 / HR__CACHE_SHARE of the allocator's limit */
+#define HR__CACHE_SHARE 256u
 #define HR__SLACK 32768                /* bytes by which a meter may overstate the peak; a thread has two meters at most */
-#define HR__NO_LEVEL (INT64_MAX / 64)  /* the level while one thread uses the allocator: no limit */
+#define HR__NO_LEVEL (INT64_MAX / 64)  /* level of a meter while one thread uses the allocator: no limit */
 #define HR__SHARDS_MAX 8u
-#define HR__PAGES_PER_SHARD 64u        /* one shard per this many pages of the limit, at most */
+#define HR__PAGES_PER_SHARD 64u        /* an allocator has at most one shard for each 64 pages of its limit */
 #define HR__REGIONS_MAX 256u
 #define HR__ALLOCATORS_MAX 256u        /* slots; slot 0 is never used */
-#define HR__SCOPES_MAX 32u
+#define HR__NAME_SCOPES_MAX 64u        /* nested name scopes of a thread (hr_name_scope_push) */
+#define HR__SCOPES_MAX 32u             /* nested statistics scopes of a thread (hr_stats_scope_begin) */
 
 typedef struct hr__allocator hr__allocator;
 typedef struct hr__shard hr__shard;
@@ -54,7 +54,7 @@ typedef struct hr__lms_hooks hr__lms_hooks;
 
 enum hr__kind { HR__KIND_BFC = 1, HR__KIND_DIRECT, HR__KIND_CUSTOM };
 
-/* How an allocation was met, in the order of the attempts. The names are those of the source_* statistics. */
+/* Which attempt served an allocation, in the order of the attempts. The names are those of the source_* statistics. */
 enum hr__alloc_source {
 	HR__SOURCE_CACHE,
 	HR__SOURCE_FREE_CHUNK,
@@ -77,7 +77,8 @@ enum hr__alloc_source {
 typedef struct hr__meter {
 	hr__atomic_i64 used;   /* written by the cache's owner, or under the shard's lock */
 	hr__atomic_i64 level;  /* [used] exceeds it only after hr__meter_raise; written under meter_lock */
-	hr__atomic_u32 lowering; /* not 0: lower the level, another meter has no room (meter.c); written under meter_lock */
+	hr__atomic_u32 lowering; /* not 0: the owner must lower the level, because another meter has no room (meter.c); written under
+	                          * meter_lock */
 } hr__meter;
 
 /* ---- thread caches ---- */
@@ -101,20 +102,20 @@ typedef struct hr__cache {
 	hr__shard *large;         /* shard of the thread's large blocks: shard 0, or its own; read by the owner only */
 	hr__atomic_u32 busy;
 	hr__atomic_u32 stop;      /* written by other threads */
-	hr__atomic_u32 watch;     /* not 0: hr__stats_scope_count counts every block; the owner is inside a statistics scope */
+	hr__atomic_u32 watch;     /* not 0: the owner is inside a statistics scope, so hr__stats_scope_count counts every block */
 	hr_stream bytes_stream;   /* of hr_alloc_bytes; immutable */
 	hr__meter meter;
 	hr__atomic_i64 high;      /* highest [used] since the peak was last updated; meaningful while this is the only cache */
 	hr__atomic_i64 kept;      /* bytes in bins */
-	hr__atomic_i64 moving;    /* cached chunks in transit between the bins and an arena, in neither; any thread adds */
-	hr__atomic_i64 allocs, frees, requested, largest; /* of blocks that went through the cache; requested is a balance */
+	hr__atomic_i64 moving;    /* number of cached chunks that are between a bin and an arena, in neither; any thread adds */
+	hr__atomic_i64 allocs, frees, requested, largest; /* of blocks that went through the cache; requested: bytes allocated less bytes freed */
 	hr__atomic_i64 total;     /* bytes counted by [allocs] */
 	int64_t log_left;         /* operations to skip before the next logged one; below 0 = all are logged; HR__LOG_NEVER = none */
 	hr__atomic_u64 log_bytes; /* bytes of host memory of [log] */
 	hr__log_ring *log;        /* NULL = nothing is logged; changed with the caches stopped and every shard's lock held */
 	uint32_t cursor;          /* bin at which the next overflow starts to empty bins */
-	uint32_t thinned;         /* how often the cache was thinned (hr__cache_thin) */
-	int64_t thin_from;        /* value of [allocs] from which on it may be thinned again */
+	uint32_t thinned;         /* number of times that hr__cache_thin emptied the cache */
+	int64_t thin_from;        /* hr__cache_thin does nothing before [allocs] reaches this */
 	uint32_t contended;       /* recent waits for the lock of [large] (hr__cache_lock_large_slow) */
 	uint64_t contended_at;    /* version of the lock of [large] at the last wait */
 
@@ -123,9 +124,9 @@ typedef struct hr__cache {
 	hr__atomic_u32 log_thread; /* the thread's number in the log; 0 = none yet */
 	hr__thread_state *thread; /* immutable */
 	struct hr__cache *next;   /* allocator's list; changed with caches_lock and meter_lock held */
-	void *block;              /* the allocation that contains this cache, and its size: two caches never share a cache line */
-	size_t bytes;
-	hr__chunk_id bins[];      /* first kept chunk of each size in units */
+	void *block;              /* the host memory that contains this cache; padded, so that two caches never share a cache line */
+	size_t bytes;             /* of [block] */
+	hr__chunk_id bins[];      /* by size, in units of the granularity: the first cached chunk of that size */
 } hr__cache;
 
 typedef struct hr__scope_frame {
@@ -136,12 +137,12 @@ typedef struct hr__scope_frame {
 /* Per-thread state. Freed when the thread ends. */
 struct hr__thread_state {
 	uint32_t scope_depth; /* accessed by this thread only */
-	hr__atomic_u32 context; /* not 0: requests without an op or a scope inherit the current one, or (HR__CONTEXT_STACKS) have a call stack.
-	                         * Written by this thread, and by the start of a recording */
+	hr__atomic_u32 context; /* not 0: requests without an op or a scope get the thread's current one; with HR__CONTEXT_STACKS, requests
+	                         * get a call stack. Written by this thread, and when a recording starts */
 	hr_name op, scope;    /* current op and scope (context.c) */
 	uint32_t name_depth;
-	bool retries;         /* failures were reported already (hr__request_retry) */
-	hr_name names[HR__NAME_SCOPES_MAX]; /* the path outside each open name scope */
+	bool retries;         /* the thread retries a request whose refusal was already reported (hr__request_retry) */
+	hr_name names[HR__NAME_SCOPES_MAX]; /* for each open name scope: the path before it was pushed */
 	hr__cache *caches[HR__ALLOCATORS_MAX];
 	hr__scope_frame scopes[HR__SCOPES_MAX];
 };
@@ -155,7 +156,7 @@ extern _Thread_local hr__thread_state *hr__thread_self __attribute__((tls_model(
 typedef struct hr__region {
 	uint64_t address, size; /* of the address space */
 	uint64_t mapped;        /* bytes backed by memory */
-	hr__chunk_id edge;      /* of the region's chain of chunks; the edge's next is the first chunk */
+	hr__chunk_id edge;      /* sentinel of the region's chain of chunks; its next is the first chunk */
 	hr__page_id *pages;     /* id + 1 of the page at each page of addresses, 0 = none; NULL on devices without pages */
 	bool small;
 } hr__region;
@@ -171,7 +172,7 @@ struct hr__shard {
 	hr__allocator *allocator;
 	uint32_t index;
 	hr__atomic_u32 open;         /* 1 when all of the shard is initialised; set under the allocator's caches_lock */
-	hr__atomic_u64 base, span;   /* address range: a free finds its shard by it. Set once, under lock, before the first block */
+	hr__atomic_u64 base, span;   /* address range, by which a free finds its shard. Set once, under lock, before the first block */
 	hr__atomic_u64 large_from;   /* first address of the large pool; UINT64_MAX where an address does not identify the pool */
 	hr__page_id *pages;          /* page tables of its regions; NULL on devices without pages */
 	size_t pages_bytes;
@@ -187,7 +188,7 @@ struct hr__shard {
 	/* Statistics: written under lock, read by any thread. */
 	hr__meter meter;
 	struct {
-		hr__atomic_i64 requested; /* balance over blocks that did not go through a cache */
+		hr__atomic_i64 requested; /* bytes allocated less bytes freed, of blocks that did not go through a cache */
 		hr__atomic_i64 largest;
 		hr__atomic_i64 allocs, failed, frees; /* of blocks that did not go through a cache */
 		hr__atomic_i64 total;                 /* bytes counted by [allocs] */
@@ -214,7 +215,7 @@ typedef struct hr__usage {
 	hr__atomic_u32 shared;       /* 1 from the second allocator on, until the device has none */
 	hr__atomic_u32 active;       /* 1 = one of the allocators tracks active bytes; until the device has none */
 	hr__atomic_i64 levels, granted; /* sums over the allocators, while shared; written with lock held */
-	hr__atomic_i64 missing;      /* bytes that the last meter without room lacked below a peak; written with lock held */
+	hr__atomic_i64 missing;      /* bytes by which the last raise of a level would have exceeded a peak; written with lock held */
 	hr__atomic_i64 peak, peak_active, peak_error; /* while shared; otherwise the values that closed allocators left */
 	hr__atomic_i64 reserved, peak_reserved;
 	hr_stats closed;             /* counts of closed allocators since the last reset; guarded by the registry's lock */
@@ -230,7 +231,7 @@ struct hr__allocator {
 	hr__usage *usage;   /* of the device */
 	hr__lock *meter_lock; /* usage->lock */
 	uint64_t limit;     /* a multiple of the page size */
-	uint64_t page;      /* page size; 0 = the device has no pages */
+	uint64_t page;      /* page size in bytes; 0 = the device has no pages */
 	uint32_t granularity, shift;
 	uint32_t shard_max; /* limit on the number of shards */
 	bool allow_growth, thread_cache, stitch, is_default;
@@ -258,17 +259,18 @@ struct hr__allocator {
 	/* written with meter_lock held (meter.c) */
 	hr__allocator *next_on_device;
 	hr__atomic_i64 levels;      /* sum of all levels; meaningless while the allocator is not metered */
-	hr__atomic_i64 granted;     /* bound on [levels] - [idle] up to which a pin needs no lock */
+	hr__atomic_i64 granted;     /* a pin needs no lock while [levels] - [idle] is at most this */
 	hr__atomic_i64 peak, peak_active, peak_error;
 	hr__atomic_u32 active;      /* 1 = active bytes are tracked: the allocator has or had tensors */
-	hr__atomic_i64 idle __attribute__((aligned(64))); /* bytes of inactive tensors; changed by any thread (hr__meters_idle) */
+	hr__atomic_i64 idle __attribute__((aligned(64))); /* inactive bytes: resident tensors without pins; changed by any
+	                                                   * thread (hr__meters_idle) */
 
 	hr__atomic_i64 claimed __attribute__((aligned(128))); /* bytes held or being requested from the device; never above limit */
 	hr__atomic_i64 reserved; /* bytes held */
 	hr__atomic_i64 peak_reserved;
 	hr__atomic_u64 map_ns;    /* time spent mapping and unmapping pages, by the device's clock */
 	hr__atomic_u64 map_pages; /* number of pages mapped */
-	hr__atomic_i64 away; /* blocks freed quietly and not yet allocated again: evicted tensors */
+	hr__atomic_i64 away; /* blocks of evicted tensors: freed without being counted, and not yet allocated again */
 	hr__atomic_i64 step_peak; /* most bytes that a step needed at once (hr__stats_note_step_peak); 0 = not known */
 	hr__atomic_i64 spans, span_bytes; /* number and bytes of spans (span.c) that have memory; changed under the lock of shard 0 */
 	/* counts of the caches of threads that ended; written under caches_lock */
@@ -289,6 +291,7 @@ struct hr__allocator {
 extern hr__usage hr__usages[HR__MAX_DEVICES];
 
 /* registry (allocator.c) */
+/* NULL if the handle is not valid or the process was forked; *why is then the status, and the message is set. */
 HR__SHARED hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why);
 /* Calls [visit] for every allocator of [device] (NULL = all) with the registry's lock held. */
 void hr__allocators_visit(hr__device *device, void (*visit)(hr__allocator *, void *), void *context);
@@ -305,7 +308,7 @@ hr_status hr__request_count_refusal(hr__allocator *allocator, hr_status status);
 /* Handles a failed request: writes it to the recording, counts it and, if memory was lacking, reports it. The verdict is about
  * [judged]. Does nothing while the thread retries a refused request (hr__request_retry). */
 void hr__request_refuse(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status);
-/* hr__request_retry(true): the calling thread's requests retry a refused one until hr__request_retry(false). */
+/* While on, the requests of the calling thread retry a refused one, and their refusals are not reported again. */
 void hr__request_retry(bool on);
 
 /* shards (allocator.c) */
@@ -315,13 +318,13 @@ hr_status hr__shard_ensure_records(hr__shard *shard, uint32_t records); /* also 
 /* caches (cache.c) */
 hr__thread_state *hr__thread_get(void); /* of the calling thread, created if missing; NULL if that fails or the thread is ending */
 hr__cache *hr__cache_get(hr__allocator *allocator); /* of the calling thread, created if missing; NULL if it cannot be created */
-/* Returns about an eighth of what the cache keeps to the arenas. Without the lock, outside the busy section. */
+/* Returns about an eighth of the cached chunks to the arenas. Without the lock, outside the busy section. */
 void hr__cache_overflow(hr__cache *cache);
-/* Empties a cache that keeps many chunks, if [records] more chunks or one more address would need more host memory. Without
- * locks. */
+/* Called before [records] chunk records are needed. If they, or one more address in the lookup table, would take more host memory, and
+ * the cache keeps many chunks, empties the cache instead. Without locks. */
 void hr__cache_thin(hr__cache *cache, uint32_t records);
-/* Keeps a list (through link) of chunks in state HR__CHUNK_CACHED, or returns them to the arena when the cache is stopped. Without
- * the lock. */
+/* Adds a list of chunks (linked through [link], in state HR__CHUNK_CACHED) to the cache; if the cache is stopped, returns them to the
+ * arena. Without the lock. */
 void hr__cache_keep(hr__cache *cache, hr__chunk_id list);
 /* Empties every cache of the allocator. Without locks. */
 void hr__caches_empty(hr__allocator *allocator);
@@ -343,7 +346,7 @@ void hr__thread_drop(void);    /* frees the calling thread's state; every alloca
 /* Raises the level of [meter] so that [size] more bytes may be used. [other] is the second meter whose [used] only the calling
  * thread can write at this moment; NULL = none. */
 void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, hr__meter *other, int64_t size);
-void hr__meter_lower(hr__allocator *allocator, hr__meter *meter); /* lowers a level that is marked; by a thread that may write [used] */
+void hr__meter_lower(hr__allocator *allocator, hr__meter *meter); /* lowers a level that is marked ([lowering]); for a thread that may write [used] */
 void hr__meters_evaluate(hr__allocator *allocator); /* tightens the levels and updates the peak; with meter_lock held */
 void hr__meters_update_peak(hr__allocator *allocator); /* raises the peak to the bytes in use; for a thread without a cache */
 int64_t hr__meters_sum(const hr__allocator *allocator); /* with caches_lock or meter_lock held */
@@ -376,7 +379,7 @@ hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, cons
 hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool idle, uint64_t address);
 /* Frees a block whose last use is known: by [streams], up to [epoch]. [quietly]: not counted as a free. */
 hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly);
-hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released); /* returns the first error; *released counts in spite of it */
+hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released); /* returns the first error; *released is valid even then */
 /* Trims the device's other allocators, if the limit of this one leaves room for what they release. */
 void hr__bfc_trim_others(hr__allocator *allocator);
 /* Sets the message that says why a request of [size] bytes, rounded up, was refused. Returns HR_OUT_OF_MEMORY. */
@@ -385,19 +388,21 @@ void hr__shard_give(hr__shard *shard, hr__chunk_id id); /* returns a chunk to it
 
 /* Memory for bfc.c (pages.c). With the shard's lock held. */
 hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment);
-/* Finds which pages must be released to meet a request by remapping pages. [elsewhere] is the number of whole free pages outside
- * the pool. HR_OUT_OF_MEMORY when there are not enough for any place. */
+/* A range of addresses to which free pages are to be mapped. */
 typedef struct hr__stitch {
-	hr__chunk_id left, right; /* free chunks that the stitched range extends: their pages must stay; 0 = none */
-	uint64_t missing;         /* pages to release, beyond those available from the device */
+	hr__chunk_id left, right; /* free chunks that the range extends: their pages must stay; 0 = none */
+	uint64_t missing;         /* pages to release elsewhere, beyond those available from the device */
 } hr__stitch;
+/* Finds a range for a request, and how many pages must be released for it. [elsewhere] is the number of whole free pages outside the
+ * pool. HR_OUT_OF_MEMORY when there are not enough free pages for any range. */
 hr_status hr__shard_pool_prepare_stitch(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere,
                               hr__stitch *plan);
-/* Counts or releases whole free pages of a pool, except those of the chunks in [plan] (may be NULL). */
+/* Number of whole free pages of a pool. */
 uint64_t hr__shard_pool_count_free(const hr__shard *shard, const hr__shard_pool *pool);
+/* Releases up to [most] whole free pages of a pool, except those of the chunks in [plan] (may be NULL). Returns their number. */
 uint64_t hr__shard_pool_release_pages(hr__shard *shard, hr__shard_pool *pool, uint64_t most, const hr__stitch *plan,
                                       hr_status *status);
-/* Releases all it can; returns bytes. */
+/* Releases all free pages, or free regions on a device without pages. Returns the bytes. */
 uint64_t hr__shard_pool_release_free(hr__shard *shard, hr__shard_pool *pool, hr_status *status);
 /* Devices without pages: whether a new region for the request fits once all entirely free regions are released. */
 bool hr__shard_can_regrow(hr__shard *shard, uint64_t size, uint64_t alignment);
@@ -445,12 +450,12 @@ void hr__limit_unhold(hr__allocator *allocator, uint64_t bytes);
 void hr__stats_scope_count(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes); /* stats/stats_scope.c */
 
 /* recordings (recording.c) */
-/* Write an event, if a recording is on: a refused request; memory mapped, or unmapped (negative); the allocator itself. */
+/* If a recording is on, write an event: a refused request; [bytes] mapped, or unmapped if negative; the allocator itself. */
 void hr__recording_note_failed(const hr__allocator *allocator, const hr_request *request);
 void hr__recording_note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
 void hr__recording_note_allocator(const hr__allocator *allocator);
-/* Start and end a recording of every allocator to a new file at [path], which begins with the blocks that are already allocated. As
- * hr_trace_start and hr_trace_stop, for a caller that owns the recording (core/record/profiler.c). */
+/* Start and end a recording of every allocator to a new file at [path], which begins with the blocks that are already allocated. Like
+ * hr_trace_start and hr_trace_stop, but for a caller that owns the recording (core/record/profiler.c). */
 hr_status hr__recording_start(const char *path, uint64_t max_bytes, uint32_t stack_depth);
 hr_status hr__recording_stop(void);
 
@@ -474,8 +479,8 @@ typedef struct hr__pressure {
 	hr_stream stream;         /* the stream that will use the block */
 	uint32_t round;           /* 0 = first call for this request */
 	bool pages;               /* the request needs [size] bytes of whole pages, at any addresses */
-	/* For a judgement before the request is made: thread caches count as empty, and memory may grow by [room], which is what the device
-	 * could give once hr_alloc had trimmed. */
+	/* [trimmed]: the request is only evaluated, not made. Thread caches count as empty, and memory may grow by [room], the bytes that
+	 * the device could provide after a trim. */
 	bool trimmed;
 	uint64_t room;
 } hr__pressure;
@@ -500,8 +505,8 @@ struct hr__lms_hooks {
 	/* Whether the tensor [owner] (hr__block_own) could be evicted, supposing that eviction is on. With the lock of the shard that
 	 * holds its block, which keeps the tensor from being destroyed. */
 	bool (*is_evictable)(uint32_t owner);
-	/* Whether tensors of the allocator are evicted automatically. *room gets the bytes that the host can take, *apart the bytes of
-	 * pages in no region whose tensors could be evicted. Of this layer's locks, only hr__report_lock may be held. */
+	/* Whether tensors of the allocator are evicted automatically. *room receives the bytes that the host can take, *apart the
+	 * bytes of evictable tensors that own pages outside all regions. Of this layer's locks, only hr__report_lock may be held. */
 	bool (*get_evictable)(hr__allocator *allocator, uint64_t *room, uint64_t *apart);
 	/* Bytes of tensors that would have to move on the device to give the request contiguous free memory; UINT64_MAX when moving
 	 * does not help. Tensors are claimed meanwhile, but not moved. Of this layer's locks, only hr__report_lock may be held. */
@@ -510,7 +515,6 @@ struct hr__lms_hooks {
 	void (*shutdown)(void); /* before everything is closed */
 	void (*forget)(void);   /* in the child after fork */
 };
-
 
 /* ---- inline functions that the hot path and the slow path share ---- */
 
@@ -557,7 +561,7 @@ static inline void hr__cache_leave(hr__cache *cache)
 	hr__store_release(&cache->busy, 0);
 }
 
-/* Count an operation for the log. In the cache's busy section or under a shard's lock. */
+/* Count an operation, and log it if its turn has come (log_left). In the cache's busy section or under a shard's lock. */
 static inline void hr__log_alloc(hr__cache *cache, const hr_request *request, uint64_t address)
 {
 	HR_ASSERT(!cache || cache->thread == hr__thread_self);
@@ -604,8 +608,8 @@ static inline bool hr__meter_account_below(hr__shard *shard, hr__cache *cache, h
 }
 
 /* Accounts for [bytes] allocated (freed: negative) under the shard's lock, and updates the peak. [cache] (may be NULL) is the
- * calling thread's. A small block is counted in the thread's own meter, as it is when it comes from the cache. So the two meters do
- * not drift apart and seldom reach their levels. */
+ * calling thread's. A small block is counted in the thread's own meter, as one from the cache is: if a block were allocated through one
+ * meter and freed through the other, the two would drift apart and reach their levels more often. */
 static inline void hr__meter_account(hr__shard *shard, hr__cache *cache, int64_t bytes)
 {
 	hr__allocator *allocator = shard->allocator;

@@ -192,7 +192,7 @@ hr__stacks_before hr__stacks_replace(hr_stack stack)
 	hr__stacks_before before = { self.replaced, self.is_replaced };
 	self.replaced = stack;
 	self.is_replaced = true;
-	if (stack != HR_STACK_NONE) hr__trace_has_stacks();
+	if (stack != HR_STACK_NONE) hr__trace_expect_stacks();
 	return before;
 }
 
@@ -211,6 +211,6 @@ hr_stack hr_stack_set(hr_stack stack)
 {
 	hr_stack before = self.set;
 	self.set = stack;
-	if (stack != HR_STACK_NONE) hr__trace_has_stacks();
+	if (stack != HR_STACK_NONE) hr__trace_expect_stacks();
 	return before;
 }

@@ -99,7 +99,7 @@ void hr__trace_thread_exit(void);
 uint64_t hr__trace_lost(void);
 
 /* The calling thread's events may have stacks from now on, also in recordings that capture none. */
-void hr__trace_has_stacks(void);
+void hr__trace_expect_stacks(void);
 
 /* Define a device and an allocator, before events refer to them. The caller chooses the [id]s. */
 void hr__trace_define_device(uint32_t id, const char *name, uint64_t limit_bytes, uint64_t page_bytes);
@@ -110,10 +110,9 @@ void hr__trace_define_limit(uint32_t allocator, uint64_t bytes); /* by the threa
 HR__SHARED void hr__trace_event(const hr__event *event);
 
 /* The two most frequent events, without building a struct. hr__trace_alloc may capture the stack of the calling thread (stacks.h), so
- * no lock may be held. About 11 ns, of which the clock takes 9.7; another 2 ns for the pages of
- * the file. */
+ * no lock may be held. About 11 ns, of which the clock takes 9.7; another 2 ns for the pages of the file. */
 void hr__trace_alloc(uint32_t allocator, const hr_request *request, uint64_t address, uint64_t bytes);
-/* As hr__trace_alloc, for a block that is not allocated by the caller of the library: without a stack. May be called with locks held. */
+/* hr__trace_alloc without a stack, for a block that was allocated before the recording. May be called with locks held. */
 void hr__trace_alloc_existing(uint32_t allocator, const hr_request *request, uint64_t address, uint64_t bytes);
 void hr__trace_free(uint32_t allocator, uint64_t address, hr_stream stream);
 

@@ -42,7 +42,7 @@
 #define BLOCK_BYTES_MAX (1u << 20)
 #define TEXT_MAX 255u /* bytes of the names of devices, allocators and kinds; longer ones are cut */
 #define PAYLOAD_MAX (9u * 3 + HR__NAME_LENGTH_MAX)
-#define UNITS_PER_SECOND_MIN 125e6 /* a unit of the file's clock is the most ticks within 8 ns: saves bytes, keeps the order */
+#define UNITS_PER_SECOND_MIN 125e6 /* a unit of the file's clock is 2^n ticks, the most that fit in 8 ns: saves bytes, keeps the order of events */
 
 /* A generation that no recording has. Not 0, which is the value of hr__trace_on while nothing is recorded. */
 #define UNATTACHED UINT32_MAX
@@ -63,7 +63,7 @@ typedef struct writer {
 	uint32_t op, scope, tag, shape; /* numbers of the file */
 	hr_dtype dtype;
 	uint32_t shift; /* ticks to units */
-	bool stacks;    /* events may have stacks: the fast path leaves those that can have one to append_slowly */
+	bool stacks;    /* events may have stacks: kinds that can have one take the slow path (append_slowly) */
 
 	/* Used when a block is taken. */
 	uint32_t extent; /* the extent of the block, for hr__blockfile_give */
@@ -77,9 +77,11 @@ enum { IDLE, OPENING, OPEN, CLOSING };
 
 hr__atomic_u32 hr__trace_on; /* the generation of the recording; 0: none */
 
-static hr__atomic_u32 state;      /* one of the enum; makes open and close mutually exclusive */
+static hr__atomic_u32 state;      /* IDLE to CLOSING; makes open and close mutually exclusive */
 static uint32_t last_generation;  /* accessed only while state is OPENING */
-static uint64_t units_per_second; /* this and the variables below up to lock: written while OPENING, then constant, unless atomic */
+
+/* Written while OPENING, then constant, unless atomic. */
+static uint64_t units_per_second;
 static uint64_t start_ticks;
 static uint32_t ticks_shift;
 static hr__trace_header *header;
@@ -88,7 +90,9 @@ static hr__atomic_u32 reached_limit; /* 1: the file reached its limit and record
 static char recorded_path[256]; /* for messages; truncated if necessary */
 
 static hr__lock lock = HR__LOCK_INIT(HR__RANK_TRACE);
-static hr__blockfile file; /* from here to free_writers: guarded by lock */
+
+/* Guarded by lock. */
+static hr__blockfile file;
 static uint64_t last_block_offset;
 static hr__trace_block *last_block; /* NULL when no longer mapped */
 static uint32_t lane_count, thread_count;
@@ -101,12 +105,12 @@ static hr__atomic_u32 name_numbers[HR__NAMES_MAX], shape_numbers[HR__SHAPES_MAX]
 static writer writers[HR__BLOCKFILE_HOLDERS]; /* untouched entries use no memory */
 static hr__atomic_u32 writer_count;           /* written under lock */
 static __thread writer *mine __attribute__((tls_model("initial-exec")));
-static __thread bool has_stacks __attribute__((tls_model("initial-exec"))); /* hr__trace_has_stacks was called by this thread */
+static __thread bool expects_stacks __attribute__((tls_model("initial-exec"))); /* this thread called hr__trace_expect_stacks */
 
 /* ---- blocks ---- */
 
 /* Counts a lost event. [w] is NULL or busy; a busy writer ensures that the header is mapped. */
-static __attribute__((cold)) void lose(const writer *w)
+static __attribute__((cold)) void count_lost(const writer *w)
 {
 	if (hr__load_relaxed(&reached_limit)) return; /* the recording has ended, so the event is not missing from it */
 	hr__fetch_add_relaxed(&lost, 1);
@@ -153,8 +157,8 @@ static void end_block(writer *w, hr__blockfile_extent *idle)
 	w->block = NULL;
 }
 
-/* Makes the next event request a block. */
-static void has_no_room(writer *w)
+/* Leaves the writer without room, so that its next event takes a new block. */
+static void force_next_block(writer *w)
 {
 	w->limit = NULL;
 	w->at = (uint8_t *)1;
@@ -171,8 +175,8 @@ static void stop_at_limit(void)
 	hr__store_relaxed(&hr__trace_on, 0);
 }
 
-/* Continues in a new block. False when the file cannot grow; the writer then has no block and retries at its next event, which
- * costs a lock but no system call. */
+/* Continues in a new block. Returns false if the file cannot grow: the writer then has no block and retries at its next event, at the
+ * cost of a lock but no system call. */
 static __attribute__((cold, noinline)) bool next_block(writer *w)
 {
 	hr__blockfile_block taken;
@@ -181,7 +185,7 @@ static __attribute__((cold, noinline)) bool next_block(writer *w)
 	end_block(w, &idle);
 	bool ok = hr__blockfile_take(&file, &taken);
 	if (ok) begin_block(w, &taken);
-	else has_no_room(w);
+	else force_next_block(w);
 	if (file.full) stop_at_limit();
 	hr__lock_release(&lock);
 	hr__blockfile_unmap(&idle);
@@ -191,7 +195,7 @@ static __attribute__((cold, noinline)) bool next_block(writer *w)
 	return true;
 }
 
-/* One step of the warmer: prefaults the next block that no thread has taken yet. False when enough are prefaulted. */
+/* One step of the warmer: prefaults the next block that no thread has taken yet. Returns false when enough blocks are prefaulted. */
 static bool warm_block(void)
 {
 	hr__blockfile_block cold;
@@ -222,8 +226,8 @@ static inline void leave(writer *w)
 	hr__store_release(&w->busy, 0);
 }
 
-/* Returns a writer for a thread that has none: that of an ended thread, or a new one. NULL when all are in use. */
-static __attribute__((cold, noinline)) writer *own_writer(void)
+/* Gives the calling thread a writer: that of an ended thread, or a new one. NULL when all are in use. */
+static __attribute__((cold, noinline)) writer *acquire_writer(void)
 {
 	hr__lock_take(&lock);
 	uint32_t count = hr__load_relaxed(&writer_count);
@@ -249,8 +253,8 @@ static inline int64_t units_of(const writer *w, uint64_t ticks)
 	return (int64_t)(ticks - w->start_ticks) >> w->shift;
 }
 
-/* Attaches a busy writer to recording [generation]. If the previous owner of the writer ended during the same recording, the writer
- * continues in the same block under a new thread number; otherwise the first event, which happened at [ticks], takes a block. */
+/* Attaches a busy writer to recording [generation], for an event that happened at [ticks]. If the previous owner of the writer ended
+ * during the same recording, the writer continues in the same block under a new thread number. Otherwise the event takes a block. */
 static void attach(writer *w, uint32_t generation, uint64_t ticks)
 {
 	uint8_t payload[9 + HR__VARINT_SCRIBBLE];
@@ -260,22 +264,23 @@ static void attach(writer *w, uint32_t generation, uint64_t ticks)
 	if (thread_count < HR__TRACE_THREADS_MAX - 1) thread_count++;
 	hr__lock_release(&lock);
 	w->generation = generation;
-	w->stacks = has_stacks || hr__stacks_depth() != 0;
+	w->stacks = expects_stacks || hr__stacks_depth() != 0;
 	if (w->block_generation == generation) {
 		if (w->block != NULL) put_record(w, HR__RECORD_THREAD, payload, (size_t)(hr__varint_put(payload, w->thread) - payload));
 		return;
 	}
 	w->block_generation = generation;
 	w->block = NULL;
-	has_no_room(w);
+	force_next_block(w);
 	w->sequence = 0;
 	w->start_ticks = start_ticks;
 	w->shift = ticks_shift;
 	w->time = units_of(w, ticks) > 0 ? (uint64_t)units_of(w, ticks) : 0;
 }
 
-/* Makes the writer busy. Returns true when the writer may touch its block. */
-static inline bool is_attached(writer *w)
+/* Marks the writer busy. Returns whether it is attached to the current recording and may touch its block. It stays busy in either
+ * case. */
+static inline bool mark_busy(writer *w)
 {
 	hr__store_relaxed(&w->busy, 1);
 	hr__light_barrier();
@@ -285,12 +290,12 @@ static inline bool is_attached(writer *w)
 /* The calling thread's writer, busy and attached, for an event that happened at [ticks]; NULL when nothing is recorded. */
 static writer *enter(uint64_t ticks)
 {
-	writer *w = mine != NULL ? mine : own_writer();
+	writer *w = mine != NULL ? mine : acquire_writer();
 	if (w == NULL) {
-		lose(NULL);
+		count_lost(NULL);
 		return NULL;
 	}
-	if (is_attached(w)) return w;
+	if (mark_busy(w)) return w;
 	uint32_t generation = hr__load_acquire(&hr__trace_on);
 	if (generation == 0) {
 		leave(w);
@@ -314,13 +319,13 @@ void hr__trace_thread_exit(void)
 /* ---- definitions ---- */
 
 /* Ensures that [bytes] fit into the writer's block. */
-static bool room(writer *w, size_t bytes)
+static bool ensure_room(writer *w, size_t bytes)
 {
 	size_t left = w->block == NULL ? 0 : (size_t)(w->limit + HR__EVENT_RECORD_MAX - w->at);
 	return bytes <= left || next_block(w);
 }
 
-/* Bytes that put_record needs for a payload of [length] bytes. */
+/* Bytes that put_record needs for a payload of [length] bytes: head, length, payload. */
 static size_t record_bytes(size_t length)
 {
 	return 2 + 9 + length;
@@ -329,7 +334,7 @@ static size_t record_bytes(size_t length)
 static bool put_record(writer *w, unsigned kind, const uint8_t *payload, size_t length)
 {
 	HR_ASSERT(length <= PAYLOAD_MAX);
-	if (!room(w, record_bytes(length))) return false;
+	if (!ensure_room(w, record_bytes(length))) return false;
 	uint8_t *at = w->at;
 	*at++ = (uint8_t)kind;
 	*at++ = 0;
@@ -391,7 +396,7 @@ static size_t stack_payload(uint8_t *payload, uint32_t number, hr_stack stack)
 
 _Static_assert(PAYLOAD_MAX >= 9 + 9 + 3 * HR_STACK_DEPTH_MAX, "stacks fit");
 
-/* Names, shapes, frames and stacks are numbered in the file in the same way. */
+/* Ids of the process are mapped to numbers of the file; names, shapes, frames and stacks have a table each. */
 typedef struct number_table {
 	hr__atomic_u32 *numbers;
 	uint32_t ids_max;
@@ -413,7 +418,7 @@ static bool define(writer *w, number_table *table, uint32_t id)
 {
 	uint8_t payload[PAYLOAD_MAX + HR__VARINT_SCRIBBLE];
 	if (id >= table->ids_max || hr__load_acquire(&table->numbers[id]) != 0) return true;
-	if (!room(w, record_bytes(PAYLOAD_MAX))) return false;
+	if (!ensure_room(w, record_bytes(PAYLOAD_MAX))) return false;
 	hr__lock_take(&lock);
 	if (hr__load_relaxed(&table->numbers[id]) == 0) {
 		uint32_t number = HR_NAME_OTHER;
@@ -455,7 +460,7 @@ void hr__trace_define_device(uint32_t id, const char *name, uint64_t limit_bytes
 	at = hr__varint_put(at, limit_bytes);
 	at = hr__varint_put(at, page_bytes);
 	at = put_text(at, name, strnlen(name, TEXT_MAX));
-	if (!put_record(w, HR__RECORD_DEVICE, payload, (size_t)(at - payload))) lose(w);
+	if (!put_record(w, HR__RECORD_DEVICE, payload, (size_t)(at - payload))) count_lost(w);
 	leave(w);
 }
 
@@ -470,7 +475,7 @@ void hr__trace_define_allocator(uint32_t id, const char *name, const char *kind,
 	at = hr__varint_put(at, length);
 	at = put_text(at, name, length);
 	at = put_text(at, kind, strnlen(kind, TEXT_MAX));
-	if (!put_record(w, HR__RECORD_ALLOCATOR, payload, (size_t)(at - payload))) lose(w);
+	if (!put_record(w, HR__RECORD_ALLOCATOR, payload, (size_t)(at - payload))) count_lost(w);
 	leave(w);
 }
 
@@ -480,7 +485,7 @@ void hr__trace_define_limit(uint32_t allocator, uint64_t bytes)
 	writer *w = enter(hr__ticks());
 	if (w == NULL) return;
 	uint8_t *at = hr__varint_put(hr__varint_put(payload, allocator), bytes);
-	if (!put_record(w, HR__RECORD_LIMIT, payload, (size_t)(at - payload))) lose(w);
+	if (!put_record(w, HR__RECORD_LIMIT, payload, (size_t)(at - payload))) count_lost(w);
 	leave(w);
 }
 
@@ -491,11 +496,12 @@ void hr__trace_define_limit(uint32_t allocator, uint64_t bytes)
  * address and the ids have fixed sizes in the common case: an unknown length delays everything after it. Whether a field is present
  * is added to the position instead of branched on, because changes of op and shape are unpredictable. */
 
-/* The numbers in the file of the event's names, shape and stack. An id that is out of range counts as "other". */
+/* Numbers in the file of an event's names, shape and stack. */
 typedef struct numbers {
 	uint32_t op, scope, tag, shape, stack;
 } numbers;
 
+/* An id that is out of range counts as "other". */
 static inline uint32_t safe_id(uint32_t id)
 {
 	return id < HR__TRACE_IDS_MAX ? id : HR_NAME_OTHER;
@@ -504,7 +510,7 @@ static inline uint32_t safe_id(uint32_t id)
 _Static_assert(HR__NAMES_MAX == HR__TRACE_IDS_MAX && HR__SHAPES_MAX == HR__TRACE_IDS_MAX, "one check serves names and shapes");
 _Static_assert(HR__FRAMES_MAX == HR__TRACE_IDS_MAX && HR__STACKS_MAX == HR__TRACE_IDS_MAX, "and frames and stacks");
 
-/* False when one of them has no number yet. */
+/* Finds the numbers of the event's names and shape. Returns false when one of them has no number yet. */
 static inline bool look_up(const hr__event *event, uint32_t fields, numbers *out)
 {
 	uint32_t op = 0, scope = 0, tag = 0, shape = 0;
@@ -527,7 +533,7 @@ static inline bool look_up(const hr__event *event, uint32_t fields, numbers *out
 	return HR_LIKELY((int32_t)(out->op | out->scope | out->tag | out->shape) >= 0);
 }
 
-/* The same for the stack, which only append_slowly writes. */
+/* look_up for the stack, which only append_slowly writes. */
 static inline bool look_up_stack(const hr__event *event, numbers *out)
 {
 	out->stack = hr__load_acquire(&stack_numbers[safe_id(event->stack)]) - 1;
@@ -620,7 +626,7 @@ static inline uint8_t *put_number(uint8_t *at, uint32_t number, uint32_t *before
 	return at + 2 * changed;
 }
 
-/* Differences between the counters of processors must not make time go back. */
+/* The counters of processors differ slightly; an event that would be earlier than the last one gets its time. */
 static inline uint8_t *put_time(writer *w, uint8_t *at, uint64_t ticks, uint32_t *head)
 {
 	int64_t now = units_of(w, ticks);
@@ -634,7 +640,7 @@ static inline uint8_t *put_time(writer *w, uint8_t *at, uint64_t ticks, uint32_t
 	return hr__varint_put(at, difference);
 }
 
-/* An event without a stack has no extension. */
+/* Writes the stack as an extension; an event without a stack has none. */
 static inline uint8_t *put_stack(uint8_t *at, uint32_t number, uint32_t *head)
 {
 	if (number == HR_STACK_NONE) return at;
@@ -646,16 +652,16 @@ static inline uint8_t *put_stack(uint8_t *at, uint32_t number, uint32_t *head)
 	return at;
 }
 
-/* Appends an event with the fields in [fields], if it can do so at once: the thread is attached to the recording, names and shape
- * are defined, the block has room, and the event has no stack, or [slowly] is true. Otherwise writes nothing and returns false;
- * append_slowly must follow, because the writer may be left busy. Inlined with constant kind and fields for the frequent events.
- * Calls nothing, so that everything stays in registers. */
+/* Appends an event with the fields in [fields]. Needs a thread that is attached to the recording, names and a shape that are defined,
+ * and a block with room; unless [slowly] is true, also an event without a stack. Otherwise writes nothing and returns false; the
+ * caller must then call append_slowly, because the writer may be left busy. Inlined with constant kind and fields for the frequent
+ * events. Calls nothing, so that everything stays in registers. */
 __attribute__((always_inline)) static inline bool append(const hr__event *event, uint32_t kind, uint32_t fields, uint64_t ticks, bool slowly)
 {
 	numbers number;
 	uint32_t head = kind;
 	writer *w = mine;
-	if (HR_UNLIKELY(w == NULL || !is_attached(w))) return false;
+	if (HR_UNLIKELY(w == NULL || !mark_busy(w))) return false;
 	if (HR_UNLIKELY(!look_up(event, fields, &number) || w->at > w->limit)) return false;
 	if (!slowly && (fields & HR__HAS_STACK) && HR_UNLIKELY(w->stacks || event->stack != HR_STACK_NONE)) return false;
 	if (slowly && (fields & HR__HAS_STACK) && !look_up_stack(event, &number)) return false;
@@ -698,13 +704,13 @@ static __attribute__((cold, noinline)) void append_slowly(const hr__event *event
 	uint32_t fields = hr__event_fields[event->kind];
 	writer *w = enter(ticks);
 	if (w == NULL) return;
-	if (!prepare(w, event, fields)) lose(w);
+	if (!prepare(w, event, fields)) count_lost(w);
 	else if (append(event, event->kind, fields, ticks, true)) return;
 	leave(w);
 }
 
-/* The stack of an event of the calling thread. A capture can wait for the lock of the dynamic loader, whose owner may be closing the
- * recording and waiting for busy writers: so this one must not be busy. */
+/* Captures the calling thread's stack. That can wait for the lock of the dynamic loader, and the thread that holds the lock may be
+ * closing the recording and waiting for busy writers. So the calling thread's writer must not be busy meanwhile. */
 static hr_stack stack_now(void)
 {
 	if (mine != NULL) leave(mine);
@@ -723,7 +729,7 @@ void hr__trace_event(const hr__event *event)
 
 /* The host is recorded as the default stream: tools that read a trace know only the device's streams, and a program that allocates
  * for the host and frees on the default stream would change the stream with every event. */
-static inline hr_stream recorded(hr_stream stream)
+static inline hr_stream recorded_stream(hr_stream stream)
 {
 	return stream == HR_STREAM_HOST ? HR_STREAM_DEFAULT : stream;
 }
@@ -733,7 +739,7 @@ static inline hr__event event_of(uint32_t allocator, const hr_request *request, 
 	return (hr__event){
 		.kind = HR__EVENT_ALLOC,
 		.allocator = allocator,
-		.stream = recorded(request->stream),
+		.stream = recorded_stream(request->stream),
 		.address = address,
 		.bytes = bytes,
 		.requested = request->bytes,
@@ -757,7 +763,7 @@ static __attribute__((cold, noinline)) void alloc_slowly(uint32_t allocator, con
 
 static __attribute__((cold, noinline)) void free_slowly(uint32_t allocator, uint64_t address, hr_stream stream, uint64_t ticks)
 {
-	hr__event event = { .kind = HR__EVENT_FREE, .allocator = allocator, .address = address, .stream = recorded(stream) };
+	hr__event event = { .kind = HR__EVENT_FREE, .allocator = allocator, .address = address, .stream = recorded_stream(stream) };
 	append_slowly(&event, ticks);
 }
 
@@ -777,7 +783,7 @@ void hr__trace_alloc_existing(uint32_t allocator, const hr_request *request, uin
 void hr__trace_free(uint32_t allocator, uint64_t address, hr_stream stream)
 {
 	uint64_t ticks = hr__ticks();
-	const hr__event event = { .allocator = allocator, .address = address, .stream = recorded(stream) };
+	const hr__event event = { .allocator = allocator, .address = address, .stream = recorded_stream(stream) };
 	if (!append(&event, HR__EVENT_FREE, HR__FIELDS_FREE, ticks, false)) free_slowly(allocator, address, stream, ticks);
 }
 
@@ -795,8 +801,8 @@ static void start_clock(void)
 	start_ticks = hr__ticks();
 }
 
-/* Clears all numbers for a new file; 0 and 1 have a fixed meaning in every file. */
-static void forget_numbers(number_table *table)
+/* Clears all numbers for a new file. Numbers 0 and 1 ("none" and "other") are the same in every file. */
+static void reset_numbers(number_table *table)
 {
 	memset(table->numbers, 0, table->ids_end * sizeof(table->numbers[0]));
 	for (uint32_t i = 0; i < 2; i++) hr__store_relaxed(&table->numbers[i], i + 1);
@@ -820,7 +826,7 @@ static void fill_header(size_t header_size)
 	memcpy(header->magic, HR__TRACE_MAGIC, 8);
 }
 
-static bool step_state(uint32_t from, uint32_t to)
+static bool change_state(uint32_t from, uint32_t to)
 {
 	return hr__cas_acq_rel(&state, &from, to);
 }
@@ -837,12 +843,13 @@ static int watch_forks(void)
 
 static hr_status start(const char *path, uint32_t block_bytes, uint64_t limit, uint32_t stack_depth)
 {
-	/* The header size makes blocks begin at multiples of their size and of a page; the warmer needs the latter. */
+	/* With this header size, blocks begin at multiples of their size and of a page. The warmer needs whole pages. */
 	size_t header_size = block_bytes > hr__os_page_size() ? block_bytes : hr__os_page_size();
 	void *front;
 	int error = watch_forks();
 	if (error != 0) return hr__os_fail(error, "cannot register a fork handler for the recording");
-	start_clock(); /* before the file exists: measuring the clock takes milliseconds, during which the file would not be readable */
+	/* Measuring the clock takes milliseconds. It is done before the file exists, so that a reader never finds a file without a header. */
+	start_clock();
 	hr_status status = hr__blockfile_create(&file, path, header_size, block_bytes, limit, &front);
 	if (status != HR_OK) return status;
 	header = front;
@@ -852,10 +859,10 @@ static hr_status start(const char *path, uint32_t block_bytes, uint64_t limit, u
 	last_block_offset = header_size;
 	lane_count = thread_count = 0;
 	snprintf(recorded_path, sizeof(recorded_path), "%s", path);
-	forget_numbers(&names);
-	forget_numbers(&shapes);
-	forget_numbers(&frames);
-	forget_numbers(&stacks);
+	reset_numbers(&names);
+	reset_numbers(&shapes);
+	reset_numbers(&frames);
+	reset_numbers(&stacks);
 	hr__stacks_start(stack_depth);
 	fill_header(header_size);
 	last_generation = last_generation + 1 < UNATTACHED ? last_generation + 1 : 1;
@@ -870,7 +877,7 @@ static hr_status open_trace(const char *path, uint32_t block_bytes, uint64_t lim
 		return hr__fail(HR_INVALID_ARGUMENT, "trace blocks of %u bytes: must be a power of two from %u to %u", block_bytes,
 		                BLOCK_BYTES_MIN, BLOCK_BYTES_MAX);
 	}
-	if (!step_state(IDLE, OPENING)) {
+	if (!change_state(IDLE, OPENING)) {
 		return hr__fail(HR_IN_USE, "a trace is being recorded already; stop it before starting %s", path);
 	}
 	hr_status status = start(path, block_bytes, limit, stack_depth);
@@ -921,7 +928,7 @@ static uint64_t used_bytes(void)
 
 hr_status hr__trace_close(void)
 {
-	if (!step_state(OPEN, CLOSING)) return hr__fail(HR_INVALID_ARGUMENT, "no trace is being recorded");
+	if (!change_state(OPEN, CLOSING)) return hr__fail(HR_INVALID_ARGUMENT, "no trace is being recorded");
 	wait_for_writers();
 	hr__stacks_start(0);
 	hr__warmer_stop();
@@ -941,7 +948,7 @@ hr_status hr__trace_close(void)
 	last_block = NULL;
 	hr__lock_release(&lock);
 	hr__store_release(&state, IDLE);
-	if (cut) return hr__fail(HR_IO, "the trace %s was shortened by another program while it was recorded; what was in the lost part and all that came later is missing", recorded_path);
+	if (cut) return hr__fail(HR_IO, "the trace %s was shortened by another program while it was recorded; events in the part that was cut off, and all later ones, are missing", recorded_path);
 	if (missing != 0) {
 		return hr__fail(HR_IO, "%llu event%s missing from the trace %s: %s", (unsigned long long)missing, missing == 1 ? " is" : "s are", recorded_path,
 		                growth_error != 0 ? hr__os_error(growth_error) : "too many threads");
@@ -950,13 +957,13 @@ hr_status hr__trace_close(void)
 		return hr__fail(HR_TRUNCATED, "the trace %s reached its limit of %llu bytes; later events are missing", recorded_path,
 		                (unsigned long long)limit);
 	}
-	if (error != 0) return hr__os_fail(error, "cannot cut the trace %s to its size", recorded_path);
+	if (error != 0) return hr__os_fail(error, "cannot truncate the trace %s to its final size", recorded_path);
 	return HR_OK;
 }
 
 void hr__trace_forget(void)
 {
-	/* Other threads of the parent do not exist here; their state can be that of the middle of any operation. */
+	/* In the child after fork. The parent's other threads do not exist here, and may have been in the middle of any operation. */
 	uint32_t count = hr__load_relaxed(&writer_count);
 	hr__store_relaxed(&hr__trace_on, 0);
 	hr__lock_init(&lock, HR__RANK_TRACE);
@@ -975,9 +982,9 @@ void hr__trace_forget(void)
 	hr__store_release(&state, IDLE);
 }
 
-void hr__trace_has_stacks(void)
+void hr__trace_expect_stacks(void)
 {
-	has_stacks = true;
+	expects_stacks = true;
 	if (mine != NULL) mine->stacks = true;
 }
 

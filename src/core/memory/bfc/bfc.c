@@ -21,15 +21,15 @@
 /* Most records that one attempt needs: two splits to map, two to take, and a region. */
 #define RECORDS_PER_ATTEMPT 8u
 
-/* Limits on the refill of a bin, in bytes and in chunks. */
+/* An allocation that misses the cache takes up to this much more of its size for the cache. */
 #define REFILL_BYTES 8192u
 #define REFILL_CHUNKS 8u
 
 struct attempt {
-	hr__shard *shard;     /* its lock is held; [id] was found in it */
+	hr__shard *shard;     /* the shard that [id] is in, or the one to try next; its lock is held */
 	bool small;           /* preferred pool */
 	bool quiet;           /* not counted as a request */
-	bool idle;            /* for a tensor that is not pinned */
+	bool idle;            /* for a tensor that is not pinned: the bytes count as inactive */
 	uint64_t size, alignment;
 	hr__chunk_id id;      /* the chunk that was found; 0 = none */
 	uint64_t address;     /* address of [id] */
@@ -66,7 +66,7 @@ static bool take(struct attempt *attempt, bool small, enum hr__alloc_source sour
 	return attempt->id != 0;
 }
 
-/* take() without growing the arena: the tail counts with its present size. */
+/* take() without room to grow: the free chunk at the end of the arena counts at its present size, not its potential size. */
 static bool take_as_is(struct attempt *attempt, bool small, enum hr__alloc_source source)
 {
 	hr__arena *arena = &pool_for(attempt->shard, small)->arena;
@@ -84,11 +84,12 @@ static bool grow_and_take(struct attempt *attempt, enum hr__alloc_source source)
 	if (!status) status = hr__shard_pool_grow(attempt->shard, pool, attempt->size, attempt->alignment);
 	keep_first_error(attempt, status);
 	if (!status && take(attempt, attempt->small, source)) return true;
-	/* The arena may have passed over a free chunk in favour of the tail. The tail cannot grow, so that chunk is used. */
+	/* take() may have passed over a free chunk because the tail, once grown, fits better. The tail could not grow, so use the
+	 * chunk. */
 	return take_as_is(attempt, attempt->small, source == HR__SOURCE_TRIM ? source : HR__SOURCE_FREE_CHUNK);
 }
 
-/* ---- other shards. One lock at a time: the lock of [home] is released meanwhile and acquired again at the end. ---- */
+/* ---- other shards. Only one shard's lock is held at a time: that of [home] is released meanwhile and acquired again at the end. ---- */
 
 /* Takes a free chunk of another shard. On success attempt->shard is that shard, and its lock is held instead. */
 static bool take_elsewhere(struct attempt *attempt, hr__shard *home, enum hr__alloc_source source)
@@ -109,7 +110,8 @@ static bool take_elsewhere(struct attempt *attempt, hr__shard *home, enum hr__al
 	return false;
 }
 
-static void release_of_others(hr__allocator *other, void *self)
+/* Trims one allocator of the device, unless it is [self]. */
+static void trim_other(hr__allocator *other, void *self)
 {
 	uint64_t released;
 	if (other != self && other->kind == HR__KIND_BFC) hr__bfc_trim(other, &released);
@@ -118,7 +120,7 @@ static void release_of_others(hr__allocator *other, void *self)
 void hr__bfc_trim_others(hr__allocator *allocator)
 {
 	if ((uint64_t)hr__load_relaxed(&allocator->reserved) < allocator->limit)
-		hr__allocators_visit(allocator->device, release_of_others, allocator);
+		hr__allocators_visit(allocator->device, trim_other, allocator);
 }
 
 /* Under pressure: releases everything that can be released without moving data. */
@@ -162,6 +164,7 @@ static uint64_t count_elsewhere(hr__shard *home)
 	return total;
 }
 
+/* Releases up to [most] whole free pages of all shards but [home], and returns their number. */
 static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *status)
 {
 	uint64_t total = 0;
@@ -179,27 +182,30 @@ static uint64_t release_elsewhere(hr__shard *home, uint64_t most, hr_status *sta
 	return total;
 }
 
-/* Unmaps free pages and maps them side by side. Changes nothing unless there are enough pages. */
+/* Unmaps free pages and maps them side by side. *bytes receives the bytes of the pages that were unmapped. Changes nothing unless
+ * there are enough pages. */
 static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
 {
 	hr__shard *shard = attempt->shard;
 	HR_ASSERT(hr__lock_is_mine(&shard->lock) && shard->allocator->page && shard->allocator->stitch);
 	hr__shard_pool *pool = pool_for(shard, attempt->small), *other = pool_for(shard, !attempt->small);
 	hr__stitch stitched_range;
-	uint64_t moved = 0, away = count_elsewhere(shard); /* first: it releases the lock meanwhile */
+	/* Counted before anything else is read, because count_elsewhere releases the shard's lock for a while. */
+	uint64_t elsewhere = count_elsewhere(shard), released = 0;
 	hr_status status = hr__shard_pool_prepare_stitch(shard, pool, attempt->size, attempt->alignment,
-	                                       away + hr__shard_pool_count_free(shard, other), &stitched_range);
+	                                       elsewhere + hr__shard_pool_count_free(shard, other), &stitched_range);
 	if (status) return status;
 
-	moved += hr__shard_pool_release_pages(shard, pool, stitched_range.missing, &stitched_range, &status);
-	if (!status && moved < stitched_range.missing) moved += hr__shard_pool_release_pages(shard, other, stitched_range.missing - moved, NULL, &status);
-	if (!status && moved < stitched_range.missing) moved += release_elsewhere(shard, stitched_range.missing - moved, &status);
+	released += hr__shard_pool_release_pages(shard, pool, stitched_range.missing, &stitched_range, &status);
+	if (!status && released < stitched_range.missing)
+		released += hr__shard_pool_release_pages(shard, other, stitched_range.missing - released, NULL, &status);
+	if (!status && released < stitched_range.missing) released += release_elsewhere(shard, stitched_range.missing - released, &status);
 	if (!status) status = hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT);
 	if (!status) status = hr__shard_pool_grow(shard, pool, attempt->size, attempt->alignment);
 	if (status) return status;
 	hr__allocator *allocator = shard->allocator;
 	hr__owner_add(&shard->stats.stitches, 1);
-	*bytes = moved * allocator->page;
+	*bytes = released * allocator->page;
 	hr__owner_add(&shard->stats.stitched, (int64_t)*bytes);
 	return HR_OK;
 }
@@ -228,7 +234,7 @@ static void stitch_and_take(struct attempt *attempt, enum hr__alloc_source sourc
 	record_stitch(attempt, bytes);
 }
 
-/* Makes all attempts except reclaim, and sets attempt->id on success. The lock of attempt->shard is held before and after, but
+/* Makes every attempt except reclaim. Sets attempt->id on success. The lock of attempt->shard is held before and after, but
  * attempt->shard may change. */
 static void try_everything(struct attempt *attempt)
 {
@@ -273,14 +279,15 @@ static void reclaim(struct attempt *attempt, hr_stream stream)
 	for (; !attempt->id; pressure.round++) {
 		hr__lock_release(&attempt->shard->lock);
 		hr_status status = lms_hooks->reclaim(&pressure, &source);
+		/* Unlike keep_first_error, this keeps HR_OUT_OF_MEMORY too: its message says why nothing could be evicted. */
 		if (status && status != HR_NOT_READY && !attempt->error) {
 			attempt->error = status;
 			snprintf(attempt->message, sizeof attempt->message, "%s", hr_last_message());
 		}
 		hr__lock_take(&attempt->shard->lock);
 		if (status) {
-			/* Round 0: since the last attempt another thread's request may have evicted the tensors and left free memory. Later
-			 * rounds: freed memory may have to be released before the request can use it. */
+			/* In round 0, another thread may have evicted the tensors since the last attempt and left free memory. In later
+			 * rounds, the memory that evictions freed may have to be released before the request can use it. */
 			if (status == HR_NOT_READY && pressure.round == 0) try_again(attempt, HR__SOURCE_FREE_CHUNK);
 			else if (pressure.round > 0) try_everything(attempt);
 			if (attempt->id && pressure.round > 0) attempt->source = last;
@@ -323,7 +330,8 @@ static struct shortage find_shortage(hr__allocator *allocator)
 	return found;
 }
 
-/* The refusal of pinned host memory. To users that is the host pool, with a setting of its own, not an allocator. */
+/* out_of_memory for pinned host memory. Users know it as the host pool, which has its own setting (host_limit), not as an
+ * allocator. */
 static hr_status host_pool_full(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
 {
 	const char *owner = hr__device_pinned_for(allocator->device);
@@ -334,7 +342,7 @@ static hr_status host_pool_full(hr__allocator *allocator, const struct attempt *
 	}
 	struct shortage found = find_shortage(allocator);
 	hr__sizes size = HR__SIZES(request->bytes, found.in_use, allocator->limit, found.free, found.largest);
-	/* The request is within the limit, so the host refused: the last message says why. */
+	/* The limit leaves room for the request, so it was the host that refused; hr__fail_in appends its message. */
 	if (attempt->size + attempt->alignment <= found.more)
 		return hr__fail_in(HR_OUT_OF_MEMORY, "the host pool of %s cannot grow: %s requested, %s of its limit of %s in use", owner, size.text[0],
 		                   size.text[1], size.text[2]);
@@ -345,7 +353,7 @@ static hr_status host_pool_full(hr__allocator *allocator, const struct attempt *
 	                size.text[3], size.text[4]);
 }
 
-/* The request cannot fit, whatever is freed. */
+/* out_of_memory for a request that is larger than the limit. */
 static hr_status above_limit(const hr__allocator *allocator, const hr_request *request)
 {
 	const hr__device *device = allocator->device;
@@ -366,18 +374,19 @@ hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_requ
 	const hr__device *device = allocator->device;
 	if (size > allocator->limit) return above_limit(allocator, request);
 	struct shortage found = find_shortage(allocator);
-	char whose[100] = "the device can give";
+	char more_from[100] = "the device can give";
 	bool by_device = !found.by_limit && hr__device_is_limited(device);
-	if (found.by_limit) snprintf(whose, sizeof whose, "its limit allows");
-	if (by_device) snprintf(whose, sizeof whose, "the limit of %s (%s) allows", hr__device_name(device), hr__device_limit_setting(device));
+	if (found.by_limit) snprintf(more_from, sizeof more_from, "its limit allows");
+	if (by_device) snprintf(more_from, sizeof more_from, "the limit of %s (%s) allows", hr__device_name(device), hr__device_limit_setting(device));
 	hr__sizes all = HR__SIZES(request->bytes, found.in_use, allocator->limit, found.free, found.largest, found.more);
 	return hr__fail(HR_OUT_OF_MEMORY,
 	                "%s cannot allocate %s: %s of %s are in use; %s are free in %llu block%s, the largest %s, and %s %s more; "
 	                "free memory%s or request less",
 	                allocator->name, all.text[0], all.text[1], all.text[2], all.text[3], (unsigned long long)found.blocks,
-	                hr__plural(found.blocks), all.text[4], whose, all.text[5], found.by_limit || by_device ? ", raise the limit" : "");
+	                hr__plural(found.blocks), all.text[4], more_from, all.text[5], found.by_limit || by_device ? ", raise the limit" : "");
 }
 
+/* Sets the message for a request that no attempt could meet. */
 static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *attempt, const hr_request *request)
 {
 	HR_ASSERT(!attempt->id);
@@ -388,7 +397,7 @@ static hr_status out_of_memory(hr__allocator *allocator, const struct attempt *a
 
 /* ---- allocating ---- */
 
-/* Takes a few more chunks of the same size for the cache, from free chunks only. Returns a list. */
+/* Takes a few more chunks of the same size for the cache, from free chunks only. Returns the first of a list through [link]. */
 static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
 {
 	hr__shard *shard = attempt->shard;
@@ -409,7 +418,8 @@ static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
 	return list;
 }
 
-/* Counts the allocation and fills in its record. Returns the streams that must be waited for, and their epoch. */
+/* Counts the allocation and fills in its chunk record. Returns the streams that the request's stream must wait for; *epoch is that of
+ * their last use. */
 static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_request *request, uint64_t *epoch)
 {
 	hr__shard *shard = attempt->shard;
@@ -436,7 +446,7 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	return pending;
 }
 
-/* Undoes hand_out after the device refused to order the streams. */
+/* Undoes hand_out when the device could not make the stream wait. */
 static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t streams, uint64_t epoch)
 {
 	hr__shard *shard = attempt->shard;
@@ -461,9 +471,9 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	if (idle) hr__meters_idle(shard->allocator, -idle);
 }
 
-/* Takes a chunk of this size from the cache where alloc.c did not: the thread's meter is at its level, or the request was unusual.
- * On success the lock of the cache's shard is held. */
-static bool take_kept(struct attempt *attempt, hr__cache *cache)
+/* Takes a chunk of this size from the cache. alloc.c usually does so first; it leaves the cache alone when the thread's meter is at its
+ * level or the request is unusual. On success the lock of the cache's shard is held. */
+static bool take_from_cache(struct attempt *attempt, hr__cache *cache)
 {
 	if (!cache->capacity || !hr__cache_enter(cache)) return false;
 	uint64_t bin = attempt->size >> cache->shift;
@@ -476,7 +486,7 @@ static bool take_kept(struct attempt *attempt, hr__cache *cache)
 	}
 	hr__cache_leave(cache);
 	if (!id) return false;
-	/* The lookup has the address as a cached chunk; hand_out inserts it again as a chunk in use. */
+	/* A cached chunk is in the lookup table, and hand_out inserts it again. */
 	attempt->shard = cache->shard;
 	hr__lock_take(&attempt->shard->lock);
 	hr__lookup_remove(&attempt->shard->lookup, hr__chunk_address(&cache->chunks[id]), id);
@@ -515,8 +525,8 @@ static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_requ
 	attempt.shard = hr__shard_for(allocator, cache, attempt.small);
 
 	if (cache && cache->capacity) hr__cache_thin(cache, RECORDS_PER_ATTEMPT);
-	bool kept = attempt.small && cache && take_kept(&attempt, cache);
-	if (!kept) {
+	bool from_cache = attempt.small && cache && take_from_cache(&attempt, cache);
+	if (!from_cache) {
 		hr__lock_take(&attempt.shard->lock);
 		try_everything(&attempt);
 		if (!attempt.id) reclaim(&attempt, request->stream);
@@ -527,7 +537,7 @@ static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_requ
 	}
 	hr__chunk_id more = 0;
 	uint64_t epoch, pending = hand_out(&attempt, cache, request, &epoch);
-	if (attempt.small && !kept && cache && cache->capacity && attempt.shard == cache->shard && attempt.source <= HR__SOURCE_GROW)
+	if (attempt.small && !from_cache && cache && cache->capacity && attempt.shard == cache->shard && attempt.source <= HR__SOURCE_GROW)
 		more = take_more(&attempt, cache);
 	hr__lock_release(&attempt.shard->lock);
 
@@ -598,8 +608,9 @@ struct users {
 	uint64_t streams, epoch;
 };
 
-/* [users] NULL: the block was used until now by the stream that allocated it, by recorded streams and by [stream]. */
-static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream, const struct users *users, bool quiet)
+/* Frees a block that was used by [users]. If [users] is NULL, its users up to now are the stream of the request, the streams of
+ * hr_allocation_record_stream, and [stream]. */
+static hr_status free_block(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream, const struct users *users, bool quiet)
 {
 	hr__shard *shard = NULL;
 	HR__EACH_SHARD(allocator, each)
@@ -632,13 +643,13 @@ static hr_status give(hr__allocator *allocator, hr__cache *cache, uint64_t addre
 
 hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream)
 {
-	return give(allocator, cache, address, stream, NULL, false);
+	return free_block(allocator, cache, address, stream, NULL, false);
 }
 
 hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly)
 {
 	hr_stream stream = streams ? (hr_stream)__builtin_ctzll(streams) : HR_STREAM_HOST;
-	return give(allocator, cache, address, stream, &(struct users){ streams, epoch }, quietly);
+	return free_block(allocator, cache, address, stream, &(struct users){ streams, epoch }, quietly);
 }
 
 hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)

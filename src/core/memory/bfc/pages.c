@@ -495,9 +495,9 @@ uint64_t hr__shard_pool_release_free(hr__shard *shard, hr__shard_pool *pool, hr_
 
 /* ---- stitching ---- */
 
-/* The best place extends into the free chunks beside it, whose pages then cannot be moved, so it may need more pages than there
- * are. Another place, which leaves those chunks free to give their pages, may still fit. In a hole alone every free page of the
- * pool is available, so no request is refused for which there are enough pages. */
+/* The best range extends into the free chunks beside it. Their pages then cannot be moved, so there may be too few pages for it. Another
+ * range, which leaves those chunks and their pages available, may still fit. A range that is only a hole, without such chunks, can use
+ * every free page of the pool. So no request is refused for which there are enough pages. */
 hr_status hr__shard_pool_prepare_stitch(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment, uint64_t elsewhere,
                               hr__stitch *stitch)
 {
