@@ -54,7 +54,7 @@ format: ## clang-format on all C files
 	@tools/check-format.sh --fix
 
 clean: ## remove what was built
-	rm -rf build build-asan build-tsan build-fuzz build-gpu
+	rm -rf build build-asan build-tsan build-fuzz build-gpu build-python
 
 # Looks for what a level of tools/setup.sh needs, once.
 build/.setup-%: tools/setup.sh

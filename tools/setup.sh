@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages. Needs no rights if nothing is missing.
 #   tools/setup.sh build   to compile: cmake, a C compiler; zlib and jansson if available
-#   tools/setup.sh test    to run `make test`: the same, clang with its sanitizers, python3, pkg-config, libzstd; XProf and Chromium if available
+#   tools/setup.sh test    to run `make test`: the same, clang with its sanitizers, python3, pkg-config, libzstd; XProf, PyTorch and Chromium if available
 #   tools/setup.sh bench   for `make bench`: mimalloc and PyTorch, for comparison, if available
 # Needs apt-get (Debian, Ubuntu), as root or through sudo. Without it, or without a network, optional packages are left out and
 # required ones are listed.
@@ -61,7 +61,8 @@ missing() {
 		need_header jansson.h libjansson-dev
 		need gcc gcc
 		need python3 python3
-		python3 -c 'import ensurepip, venv' 2>/dev/null || wished+=(python3-venv) # for XProf
+		python3 -c 'import ensurepip, venv' 2>/dev/null || wished+=(python3-venv) # for XProf and PyTorch
+		have c++ || have g++ || wished+=(g++) # for the plug-in of PyTorch
 		need pkg-config pkg-config
 		has_library libzstd.so.1 || needed+=(libzstd1) # packed traces; loaded at run time, so no header is needed
 		if ! have clang || ! clang_sanitizes; then
@@ -93,7 +94,7 @@ packages() {
 }
 
 # Test dependencies that are not packages.
-extras() { [ "$level" != test ] || "$(dirname "$0")/xprof.sh"; }
+extras() { [ "$level" != test ] || { "$(dirname "$0")/xprof.sh" && "$(dirname "$0")/torch.sh"; }; }
 
 missing
 [ ${#needed[@]} -eq 0 ] && [ ${#wished[@]} -eq 0 ] && { extras; exit 0; }

@@ -10,11 +10,20 @@ SOURCES = [path for folder in ("src", "cli") for path in sorted((ROOT / folder).
 READ = re.compile(r'(?:\benvironment|\bgetenv)\(\s*"([A-Z_]+)"|"(HEADROOM_[A-Z_]+|LC_[A-Z]+|LANG)"')
 
 
+PYTHON_READ = re.compile(r'os\.environ(?:\.get)?[(\[]"([A-Z_]+)"')
+
+
+def names_read_by_python():
+    return {name for path in (ROOT / "python").rglob("*.py") for name in PYTHON_READ.findall(path.read_text())}
+
+
 def names_read():
     found = {}
     for path in SOURCES:
         for match in READ.finditer(path.read_text()):
             found.setdefault(match.group(1) or match.group(2), path.relative_to(ROOT))
+    for name in names_read_by_python():
+        found.setdefault(name, "python")
     return found
 
 
@@ -44,7 +53,7 @@ class Table(unittest.TestCase):
         self.assertEqual(names_told() - set(names_read()), set(), "in docs/environment.md, and nothing reads it")
 
     def test_the_header_lists_all_settings_of_the_library(self):
-        self.assertEqual(names_in_header(), {name for name in names_told() if name.startswith("HEADROOM_")})
+        self.assertEqual(names_in_header(), {name for name in names_told() if name.startswith("HEADROOM_")} - names_read_by_python())
 
 
 if __name__ == "__main__":

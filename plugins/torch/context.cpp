@@ -1,0 +1,197 @@
+// context.cpp - settings, names of the calling thread, out-of-memory messages, and the functions that Python calls through ctypes.
+#include "plugin.h"
+
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+namespace headroom {
+
+FrontTable front{};
+hr_allocator allocator{};
+bool lms_enabled = false;
+size_t movable_bytes = DEFAULT_MOVABLE_BYTES;
+thread_local ThreadNames names;
+
+// ---- messages ----
+
+// "12.5 MiB"
+static std::string size_text(int64_t bytes)
+{
+	static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+	double value = static_cast<double>(bytes);
+	int unit = 0;
+	for (; value >= 1024 && unit < 4; unit++) value /= 1024;
+	char text[32];
+	snprintf(text, sizeof text, unit ? "%.1f %s" : "%.0f %s", value, units[unit]);
+	return text;
+}
+
+// "addmm 40.0 MiB, relu 12.0 MiB": the largest holders of one kind; empty if none has a name.
+static std::string holders_text(hr_holder_kind kind)
+{
+	hr_holder holders[4];
+	size_t count = 0;
+	std::string text;
+	if (hr_allocator_get_holders(allocator, kind, holders, 4, &count)) return text;
+	bool named = false;
+	for (size_t i = 0; i < count; i++) {
+		const char *name = hr_name_text(holders[i].name);
+		named = named || *name;
+		text += (i ? ", " : "") + std::string(*name ? name : "(no name)") + " " + size_text(holders[i].bytes);
+	}
+	return named ? text : std::string();
+}
+
+// The first line is what PyTorch's own error begins with, because programs look for it.
+static std::string out_of_memory_text()
+{
+	std::string text = "Headroom: out of memory. ";
+	std::string message = hr_last_message();
+	hr_oom_report report{};
+	hr_verdict verdict;
+	hr_stats stats;
+	text += message;
+	hr_stats_init(&stats);
+	if (hr_allocator_get_stats(allocator, &stats) == HR_OK)
+		text += "\n  memory: " + size_text(stats.bytes_in_use) + " in use of " + size_text(stats.bytes_limit) + ", " + size_text(stats.bytes_inactive) +
+			" of it evictable; largest free block " + size_text(stats.largest_free_block);
+	static const struct { hr_holder_kind kind; const char *label; } kinds[] = {{HR_BY_OP, "ops"}, {HR_BY_SCOPE, "modules"}, {HR_BY_TAG, "tags"}};
+	for (const auto &kind : kinds) {
+		std::string held = holders_text(kind.kind);
+		if (!held.empty()) text += std::string("\n  ") + kind.label + ": " + held;
+	}
+	if (hr_oom_get_last(&report) == HR_OK) {
+		hr_verdict_init(&verdict);
+		if (hr_oom_get_verdict(report, &verdict) == HR_OK) {
+			text += std::string("\n  verdict: ") + verdict.text;
+			if (*verdict.advice) text += std::string("\n  to do: ") + verdict.advice;
+		}
+		char number[64];
+		snprintf(number, sizeof number, "\n  whole report: headroom.torch.oom_report(error) [report %llx]", static_cast<unsigned long long>(report.id));
+		text += number;
+	}
+	return text;
+}
+
+std::string failure_text(hr_status status)
+{
+	return status == HR_OUT_OF_MEMORY ? out_of_memory_text() : std::string("Headroom: ") + hr_last_message();
+}
+
+void throw_status(hr_status status)
+{
+	std::string text = failure_text(status);
+	TORCH_CHECK_WITH(OutOfMemoryError, status != HR_OUT_OF_MEMORY, text);
+	TORCH_CHECK(false, text);
+	__builtin_unreachable();
+}
+
+// ---- settings ----
+
+static hr_status configure_lms(const Settings &settings)
+{
+	hr_lms_options options;
+	hr_status status = hr_lms_options_init(&options);
+	if (status) return status;
+	options.enabled = true;
+	if (settings.host_limit) options.host_limit = settings.host_limit;
+	if (settings.spill_dir) options.spill_dir = settings.spill_dir;
+	if (settings.policy) options.policy = settings.policy;
+	if (settings.verify) options.verify = true;
+	return hr_lms_configure(allocator, &options);
+}
+
+hr_status open_allocator(hr_device device, const Settings &settings, const FrontTable &table)
+{
+	hr_allocator_options options;
+	hr_allocator_options_init(&options);
+	options.name = "pytorch";
+	options.limit_bytes = settings.limit;
+	options.oom.report_allocations_on_oom = true;
+	hr_status status = hr_allocator_create(device, &options, &allocator);
+	if (status) return status;
+	if (settings.lms && (status = configure_lms(settings))) {
+		hr_allocator_destroy(allocator);
+		allocator = hr_allocator{};
+		return status;
+	}
+	front = table;
+	if (settings.movable) movable_bytes = settings.movable;
+	lms_enabled = settings.lms != 0;
+	register_callbacks();
+	return HR_OK;
+}
+
+} // namespace headroom
+
+// ---- what Python calls ----
+
+extern "C" {
+
+HR_API uint64_t headroom_torch_allocator(void)
+{
+	return headroom::allocator.id;
+}
+
+HR_API hr_name headroom_torch_set_scope(hr_name scope)
+{
+	hr_name before = headroom::names.scope;
+	headroom::names.scope = scope;
+	return before;
+}
+
+HR_API hr_name headroom_torch_set_tag(hr_name tag)
+{
+	hr_name before = headroom::names.tag;
+	headroom::names.tag = tag;
+	return before;
+}
+
+HR_API int64_t headroom_torch_pinned_records(void)
+{
+	return headroom::pinned_records();
+}
+
+}
+
+// Tensors reach C++ as arguments of these ops. They have no kernel for a device, because they do not compute.
+static headroom::Record *record_of_tensor(const at::Tensor &tensor)
+{
+	if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+	return headroom::record_of(tensor.storage().unsafeGetStorageImpl());
+}
+
+static void keep(const std::vector<at::Tensor> &tensors)
+{
+	for (const at::Tensor &tensor : tensors) {
+		headroom::Record *record = record_of_tensor(tensor);
+		hr_status status = record ? headroom::keep_record(record) : HR_OK;
+		if (status) headroom::throw_status(status);
+	}
+}
+
+// For Python code that reads or writes a tensor's memory between the two calls.
+static void hold(const at::Tensor &tensor)
+{
+	headroom::Record *record = record_of_tensor(tensor);
+	hr_access access = HR_WRITE;
+	hr_status status = record ? headroom::pin_records(&record, &access, 1) : HR_OK;
+	if (status) headroom::throw_status(status);
+}
+
+static void let_go(const at::Tensor &tensor)
+{
+	headroom::Record *record = record_of_tensor(tensor);
+	if (record) headroom::unpin_record(record);
+}
+
+TORCH_LIBRARY(headroom, library)
+{
+	library.def("keep(Tensor[] tensors) -> ()", keep);
+	library.def("hold(Tensor tensor) -> ()", hold);
+	library.def("let_go(Tensor tensor) -> ()", let_go);
+}

@@ -1,0 +1,83 @@
+// front_cpu.cpp - CPU tensors on Headroom's emulated device, whose memory is host memory that CPU kernels can use. Tests run the whole plug-in
+// this way without a GPU; programs can train past their limit into a file.
+//
+// A storage that is not pinned points into a range of addresses without access. An op that uses a storage without announcing it faults there,
+// whether the tensor was evicted or not, so that such a mistake does not depend on memory pressure.
+#include "plugin.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
+
+namespace headroom {
+
+static std::atomic<size_t> guard_next{0};
+static char *guard_base;
+constexpr size_t GUARD_BYTES = size_t(1) << 43; // addresses only
+
+static hr_stream cpu_stream()
+{
+	return HR_STREAM_HOST;
+}
+
+static void *guard_address(size_t bytes)
+{
+	size_t rounded = (bytes + 4095) & ~size_t(4095);
+	size_t at = guard_next.fetch_add(rounded) % (GUARD_BYTES / 2); // room for any tensor behind it
+	return guard_base + at;
+}
+
+static c10::Allocator *previous_allocator;
+static bool forked; // this process is a fork of the one that installed the plug-in
+
+struct CpuAllocator final : c10::Allocator {
+	c10::DataPtr allocate(size_t bytes) override
+	{
+		// A forked child must not use objects of its parent (headroom.h, "fork").
+		if (forked) return previous_allocator->allocate(bytes);
+		return headroom::allocate(bytes, c10::Device(c10::DeviceType::CPU));
+	}
+	c10::DeleterFnPtr raw_deleter() const override
+	{
+		return free_block;
+	}
+	void copy_data(void *to, const void *from, size_t bytes) const override
+	{
+		default_copy_data(to, from, bytes);
+	}
+};
+
+static hr_status configure_device(uint64_t limit)
+{
+	hr_emulated_options options;
+	struct sysinfo host;
+	hr_status status = hr_emulated_options_init(&options);
+	if (status) return status;
+	sysinfo(&host);
+	uint64_t wanted = limit ? limit : uint64_t(host.totalram) * host.mem_unit;
+	options.memory_bytes = (wanted + options.page_bytes - 1) / options.page_bytes * options.page_bytes;
+	return hr_emulated_configure(&options);
+}
+
+} // namespace headroom
+
+extern "C" HR_API hr_status headroom_torch_install_cpu(const headroom::Settings *settings)
+{
+	using namespace headroom;
+	static CpuAllocator *instance = new CpuAllocator;
+	hr_device device;
+	hr_status status = configure_device(settings->limit);
+	if (status) return status;
+	if ((status = hr_device_find("EMU:0", &device)) && (status = hr_device_find("GPU:0", &device))) return status;
+	void *base = mmap(nullptr, GUARD_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	guard_base = base == MAP_FAILED ? nullptr : static_cast<char *>(base);
+	if (!guard_base) return HR_NO_HOST_MEMORY;
+	status = open_allocator(device, *settings, {c10::DeviceType::CPU, cpu_stream, guard_address});
+	if (status) return status;
+	previous_allocator = c10::GetCPUAllocator();
+	pthread_atfork(nullptr, nullptr, [] { forked = true; });
+	c10::SetCPUAllocator(instance, 100);
+	return HR_OK;
+}

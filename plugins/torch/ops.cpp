@@ -1,0 +1,362 @@
+// ops.cpp - callbacks of PyTorch's record function: which storages an op uses, and for how long they are pinned.
+//
+// PyTorch calls start_op before and end_op after every dispatched op, on every thread, autograd's included. Ops nest, and each level pins its own
+// arguments: autocast keeps casted weights in a cache and uses them in an inner op whose outer call never had them as arguments.
+//
+// - A range without a schema is not an op: "autograd::engine::evaluate_function: ..." wraps all ops of a backward node.
+// - An op whose returns all alias an input without writing is transparent. A view needs no contents; reshape, contiguous, to and flatten have the
+//   same schema and may compute, in ops of their own, which are announced.
+// - What an op allocates stays pinned until the outermost op ends: an inner empty() returns before the kernel that fills it runs. What empty()
+//   itself returns to the program stays pinned until an op uses it, because code such as torch.tensor() fills it without an op.
+// - An exception in a callback is logged and swallowed, and the op goes on. If the inputs cannot be pinned, they are replaced by storages that throw
+//   on access until the op ends, and the op's first allocation throws.
+#include "plugin.h"
+
+#include <ATen/SparseTensorImpl.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/record_function.h>
+
+#include <array>
+#include <cstring>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+namespace headroom {
+
+// ---- what is known of an op ----
+
+struct OpInfo {
+	hr_name name = HR_NAME_NONE;
+	bool transparent = false;
+	bool uninitialized = false; // returns memory that the program may fill without an op
+	std::vector<bool> writes;   // for each argument
+};
+
+// Arguments that kernels write although their schema does not say so: running statistics of batch norm, the state of cuDNN's dropout.
+static bool is_hidden_write(const std::string &argument)
+{
+	return argument == "running_mean" || argument == "running_var" || argument == "dropout_state";
+}
+
+static bool is_empty_op(const std::string &name)
+{
+	return name.rfind("aten::empty", 0) == 0 || name.rfind("aten::new_empty", 0) == 0;
+}
+
+// Ops that only call other ops, many times. Pinning their arguments and all that they allocate until they end would pin a whole network.
+static bool is_loop(const std::string &name)
+{
+	return name == "aten::lstm" || name == "aten::gru" || name == "aten::rnn_tanh" || name == "aten::rnn_relu";
+}
+
+static OpInfo describe(const c10::FunctionSchema &schema)
+{
+	OpInfo info;
+	bool writes = false;
+	info.name = hr_name_intern(schema.name().c_str());
+	info.uninitialized = is_empty_op(schema.name());
+	for (const c10::Argument &argument : schema.arguments()) {
+		bool write = (argument.alias_info() && argument.alias_info()->isWrite()) || is_hidden_write(argument.name());
+		info.writes.push_back(write);
+		writes = writes || write;
+	}
+	info.transparent = !writes && !schema.returns().empty();
+	for (const c10::Argument &result : schema.returns())
+		if (!result.alias_info() || result.alias_info()->isWrite()) info.transparent = false;
+	return info;
+}
+
+// NULL for a range that is not an op. The text of an op's name belongs to its schema, which PyTorch keeps: its address identifies the op, and
+// operator_schema(), which copies the schema, is called once for each op and thread.
+static const OpInfo *op_info(const at::RecordFunction &function)
+{
+	thread_local std::unordered_map<const char *, std::unique_ptr<OpInfo>> known;
+	auto found = known.find(function.name());
+	if (found != known.end()) return found->second.get();
+	auto schema = function.operator_schema();
+	if (!schema) return nullptr;
+	if (is_loop(schema->name())) return (known[function.name()] = nullptr).get();
+	auto info = std::make_unique<OpInfo>(describe(*schema));
+	return (known[function.name()] = std::move(info)).get();
+}
+
+// ---- the ops that a thread is in ----
+
+struct Replaced {
+	c10::intrusive_ptr<c10::TensorImpl> tensor;
+	c10::Storage storage;
+};
+
+struct Frame {
+	bool is_op = false;
+	bool uninitialized = false;
+	bool transparent = false;
+	hr_name outer_name = HR_NAME_NONE;
+	std::vector<Record *> pinned;
+	std::vector<Replaced> replaced;
+	bool failed = false;
+};
+
+struct Thread {
+	std::vector<Frame> frames; // [0, depth) are in use; the others keep their memory
+	size_t depth = 0;          // frames
+	size_t ops = 0;            // frames of ops
+	size_t failures = 0;       // frames of ops whose inputs could not be pinned
+	hr_status failure = HR_OK;
+	std::string failure_text;
+	std::vector<Record *> fresh; // records with an allocation pin that the current outermost op created or used
+	std::vector<Record *> records; // of the op that begins
+	std::vector<hr_access> accesses;
+};
+static thread_local Thread thread;
+
+static void list_fresh(Record *record)
+{
+	if (!record->allocation_pin || record->listed.exchange(true)) return;
+	record->references++;
+	thread.fresh.push_back(record);
+}
+
+void op_allocated(Record *record)
+{
+	if (thread.ops) list_fresh(record);
+}
+
+void op_check()
+{
+	if (thread.failures == 0) return;
+	TORCH_CHECK_WITH(OutOfMemoryError, thread.failure != HR_OUT_OF_MEMORY, thread.failure_text);
+	TORCH_CHECK(false, thread.failure_text);
+}
+
+// ---- the storages of arguments ----
+
+// Calls visit(tensor) for each tensor with a storage in [value]; sparse tensors are visited as their parts.
+template <typename Visit>
+static void visit_tensor(const at::Tensor &tensor, Visit &visit)
+{
+	if (!tensor.defined()) return;
+	if (tensor.layout() == c10::kSparse) {
+		auto *sparse = static_cast<at::SparseTensorImpl *>(tensor.unsafeGetTensorImpl());
+		visit_tensor(sparse->indices(), visit);
+		visit_tensor(sparse->values(), visit);
+	} else if (tensor.unsafeGetTensorImpl()->has_storage()) {
+		visit(tensor);
+	}
+}
+
+template <typename Visit>
+static void visit_value(const c10::IValue &value, Visit &visit)
+{
+	if (value.isTensor()) visit_tensor(value.toTensor(), visit);
+	else if (value.isTensorList())
+		for (const at::Tensor &tensor : value.toTensorVector()) visit_tensor(tensor, visit);
+	else if (value.isList())
+		for (const c10::IValue &element : value.toListRef()) visit_value(element, visit);
+	else if (value.isTuple())
+		for (const c10::IValue &element : value.toTupleRef().elements()) visit_value(element, visit);
+}
+
+static void add_record(Record *record, hr_access access)
+{
+	for (size_t i = 0; i < thread.records.size(); i++) {
+		if (thread.records[i] != record) continue;
+		if (access == HR_WRITE) thread.accesses[i] = HR_WRITE;
+		return;
+	}
+	thread.records.push_back(record);
+	thread.accesses.push_back(access);
+}
+
+static void collect(const at::RecordFunction &function, const OpInfo &info)
+{
+	thread.records.clear();
+	thread.accesses.clear();
+	auto inputs = function.inputs();
+	for (size_t i = 0; i < inputs.size(); i++) {
+		hr_access access = i < info.writes.size() && info.writes[i] ? HR_WRITE : HR_READ;
+		auto visit = [&](const at::Tensor &tensor) {
+			Record *record = record_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+			if (record) add_record(record, access);
+		};
+		visit_value(inputs[i], visit);
+		if (inputs[i].isStorage()) {
+			Record *record = record_of(inputs[i].toStorage().unsafeGetStorageImpl());
+			if (record) add_record(record, access);
+		}
+	}
+}
+
+// ---- inputs that cannot be pinned ----
+
+// A storage that throws when its contents are accessed.
+static c10::Storage throwing_storage(const c10::Storage &original, const std::string &text)
+{
+	auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), original.nbytes(), c10::DataPtr(nullptr, original.device()),
+		nullptr, false);
+	storage->release_data_and_set_meta_custom_data_ptr_error_msg_(text);
+	return c10::Storage(std::move(storage));
+}
+
+// set_storage_keep_dtype refuses tensors that detach() returned.
+static void replace_storage(c10::TensorImpl *tensor, const c10::Storage &storage)
+{
+	const_cast<c10::Storage &>(tensor->unsafe_storage()) = storage;
+}
+
+static void fail_op(Frame &frame, const at::RecordFunction &function, hr_status status)
+{
+	if (thread.failures++ == 0) {
+		thread.failure = status;
+		thread.failure_text = failure_text(status);
+	}
+	frame.failed = true;
+	auto visit = [&](const at::Tensor &tensor) {
+		c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
+		c10::Storage storage = impl->unsafe_storage();
+		if (!record_of(storage.unsafeGetStorageImpl())) return;
+		frame.replaced.push_back({tensor.getIntrusivePtr(), storage});
+		replace_storage(impl, throwing_storage(storage, thread.failure_text));
+	};
+	for (const c10::IValue &input : function.inputs()) visit_value(input, visit);
+}
+
+static void end_failure(Frame &frame)
+{
+	for (auto last = frame.replaced.rbegin(); last != frame.replaced.rend(); ++last) replace_storage(last->tensor.get(), last->storage);
+	frame.replaced.clear();
+	frame.failed = false;
+	thread.failures--;
+}
+
+// ---- the callbacks ----
+
+static void pin_inputs(Frame &frame, const at::RecordFunction &function, const OpInfo &info)
+{
+	collect(function, info);
+	if (thread.records.empty()) return;
+	hr_status status = pin_records(thread.records.data(), thread.accesses.data(), thread.records.size());
+	if (status) {
+		fail_op(frame, function, status);
+		return;
+	}
+	frame.pinned = thread.records;
+	for (Record *record : frame.pinned) {
+		record->used = true;
+		list_fresh(record);
+	}
+}
+
+static void adopt_outputs(const Frame &frame, const at::RecordFunction &function)
+{
+	auto visit = [&](const at::Tensor &tensor) {
+		Record *record = record_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+		if (!record) return;
+		if (!frame.uninitialized && !frame.transparent) record->used = true;
+		list_fresh(record);
+	};
+	for (const c10::IValue &output : function.outputs()) visit_value(output, visit);
+}
+
+// The scope of a forward op, by its sequence number, which the backward node of the op has too. Old entries are overwritten.
+struct ForwardScopes {
+	static constexpr size_t SIZE = 1 << 16;
+	std::array<std::atomic<uint64_t>, SIZE> entries; // sequence number << 32 | scope, of 32 bits each
+	void set(int64_t sequence, hr_name scope)
+	{
+		entries[static_cast<size_t>(sequence) % SIZE].store(static_cast<uint64_t>(sequence) << 32 | scope, std::memory_order_relaxed);
+	}
+	hr_name get(int64_t sequence) const
+	{
+		uint64_t entry = entries[static_cast<size_t>(sequence) % SIZE].load(std::memory_order_relaxed);
+		return entry >> 32 == (static_cast<uint64_t>(sequence) & 0xffffffff) ? static_cast<hr_name>(entry) : HR_NAME_NONE;
+	}
+};
+static ForwardScopes &forward_scopes()
+{
+	static auto *scopes = new ForwardScopes();
+	return *scopes;
+}
+
+static Frame &push_frame()
+{
+	if (thread.depth == thread.frames.size()) thread.frames.emplace_back();
+	Frame &frame = thread.frames[thread.depth++];
+	frame.pinned.clear();
+	frame.is_op = false;
+	return frame;
+}
+
+static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &function)
+{
+	Frame &frame = push_frame();
+	const OpInfo *info = op_info(function);
+	if (!info) return nullptr;
+	frame.is_op = true;
+	frame.uninitialized = info->uninitialized;
+	frame.transparent = info->transparent;
+	// Memory is named after the innermost op that does more than allocate.
+	frame.outer_name = hr_op_set(info->name);
+	if (info->uninitialized && frame.outer_name != HR_NAME_NONE) hr_op_set(frame.outer_name);
+	thread.ops++;
+	if (function.seqNr() >= 0 && names.scope != HR_NAME_NONE) forward_scopes().set(function.seqNr(), names.scope);
+	if (lms_enabled && !info->transparent) pin_inputs(frame, function, *info);
+	return nullptr;
+}
+
+static void release_fresh()
+{
+	for (Record *record : thread.fresh) {
+		drop_allocation_pin(record);
+		record_release(record);
+	}
+	thread.fresh.clear();
+}
+
+static void end_op(const at::RecordFunction &function, at::ObserverContext *)
+{
+	Frame &frame = thread.frames[--thread.depth];
+	if (!frame.is_op) return;
+	if (lms_enabled) {
+		adopt_outputs(frame, function);
+		for (Record *record : frame.pinned) unpin_record(record);
+		if (frame.failed) end_failure(frame);
+	}
+	hr_op_set(frame.outer_name);
+	if (--thread.ops == 0) release_fresh();
+}
+
+// ---- backward nodes: names only ----
+
+struct NodeContext final : at::ObserverContext {
+	ThreadNames before;
+};
+
+static std::unique_ptr<at::ObserverContext> start_node(const at::RecordFunction &function)
+{
+	static const hr_name gradients = hr_name_intern("gradients");
+	auto context = std::make_unique<NodeContext>();
+	context->before = names;
+	names.tag = gradients;
+	if (function.seqNr() >= 0) {
+		hr_name scope = forward_scopes().get(function.seqNr());
+		if (scope != HR_NAME_NONE) names.scope = scope;
+	}
+	return context;
+}
+
+static void end_node(const at::RecordFunction &, at::ObserverContext *context)
+{
+	if (context) names = static_cast<NodeContext *>(context)->before;
+}
+
+void register_callbacks()
+{
+	at::addGlobalCallback(at::RecordFunctionCallback(start_op, end_op).needsInputs(lms_enabled).needsOutputs(lms_enabled).scopes({at::RecordScope::FUNCTION}));
+	at::addGlobalCallback(at::RecordFunctionCallback(start_node, end_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
+}
+
+} // namespace headroom

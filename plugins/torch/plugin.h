@@ -1,0 +1,133 @@
+// plugin.h - what the parts of the PyTorch plug-in share.
+//
+//     context.cpp    settings, names of the calling thread, out-of-memory messages, the functions that Python calls
+//     records.cpp    records of storages: allocation, adoption, pins, addresses, frees
+//     ops.cpp        callbacks of PyTorch's record function: which storages an op uses, and for how long
+//     front_cpu.cpp  CPU tensors on Headroom's emulated device
+//     front_cuda.cpp CUDA tensors; compiled only if PyTorch has CUDA and its headers are found
+//
+// Everything but the fronts is independent of the device. A front supplies a FrontTable and calls allocate() below.
+//
+// Life of a storage that can move, in the order in which PyTorch lets us see it:
+//
+//     1. allocate() creates an hr_tensor, pins it (the ALLOCATION PIN) and returns a DataPtr whose context is its address, because oneDNN and
+//        cuBLAS take memory with raw_allocate, which requires that. Such a block never moves: nobody knows yet whether it is a tensor.
+//     2. An op has it as input or output, as the storage of a tensor. It is ADOPTED: the DataPtr's context becomes the Record. A map by address
+//        alone would be wrong, because the address of an evicted tensor is soon another's.
+//     3. When the outermost op that used its contents ends, the allocation pin is dropped. From now on the storage is pinned while an op uses
+//        it and can be evicted otherwise. While it is not pinned it points at its resting address (FrontTable).
+//     4. PyTorch frees the DataPtr, perhaps inside an op that still pins it. Its pins are given up and the tensor is destroyed.
+//
+// Invariants:
+//     1. A storage whose record has pins points at the tensor's address.
+//     2. A record has as many pins as the engine counts for its tensor.
+//     3. A record that is not adopted has its allocation pin.
+//     4. A record is referenced by its DataPtr and by each frame that pins it.
+#pragma once
+
+#include <c10/core/Allocator.h>
+#include <c10/core/StorageImpl.h>
+#include <headroom.h>
+
+#include <atomic>
+#include <cstddef>
+#include <string>
+
+namespace headroom {
+
+// ---- the front ----
+
+struct FrontTable {
+	c10::DeviceType type;
+	hr_stream (*stream)();                          // the stream of the calling thread; HR_STREAM_HOST on the CPU
+	void *(*resting_address)(size_t bytes);         // of a storage that is not pinned; nullptr = it keeps its last address
+};
+
+struct Settings {
+	uint64_t limit;        // bytes; 0 = all of the device
+	uint64_t movable;      // least bytes of a storage that can move; 0 = DEFAULT_MOVABLE_BYTES
+	uint64_t host_limit;   // as in hr_lms_options, 0 = its default
+	const char *spill_dir; // NULL = none
+	const char *policy;    // NULL = the default
+	int lms;
+	int verify;
+};
+
+// The one front of the process, and the allocator it was given. Set once, before the first allocation.
+extern FrontTable front;
+extern hr_allocator allocator;
+extern bool lms_enabled;
+
+// Storages below this size never move: pinning costs more than they could give. Blocks of 64 KiB and less come from pages of their own.
+extern size_t movable_bytes;
+constexpr size_t DEFAULT_MOVABLE_BYTES = 1 << 20;
+
+// Creates the allocator on [device] and registers the callbacks. A failure leaves PyTorch as it was; hr_last_message() has the reason.
+hr_status open_allocator(hr_device device, const Settings &settings, const FrontTable &table);
+
+// ---- the calling thread ----
+
+struct ThreadNames {
+	hr_name scope = HR_NAME_NONE;
+	hr_name tag = HR_NAME_NONE;
+};
+extern thread_local ThreadNames names;
+
+// Throws c10::OutOfMemoryError, or c10::Error for another status, with the text of the thread's last failed call.
+[[noreturn]] void throw_status(hr_status status);
+std::string failure_text(hr_status status);
+
+// ---- records ----
+
+struct Record {
+	hr_tensor tensor{};
+	void *address = nullptr;  // while pinned
+	void *rest = nullptr;     // while not pinned: its own for life, because programs tell storages apart by their address
+	size_t bytes = 0;
+	// The storage of the DataPtr, once adopted; a weak reference. Counted by hand: a strong one, even for a moment, may acquire Python's GIL.
+	c10::StorageImpl *storage = nullptr;
+	std::atomic<int> references{1};
+	std::atomic<bool> allocation_pin{false};
+	std::atomic<bool> used{false};   // an op has read or written its contents
+	std::atomic<bool> listed{false}; // in the list of a thread's new records (ops.cpp)
+	// Guarded by the lock in records.cpp:
+	int pins = 0;
+	bool adopted = false;
+	bool kept = false;        // resident for its life
+	bool dead = false;        // PyTorch has freed it
+
+	~Record();
+};
+
+void record_release(Record *record);
+
+// Memory for PyTorch. Throws c10::OutOfMemoryError.
+c10::DataPtr allocate(size_t bytes, c10::Device device);
+// Frees what raw_allocate returned.
+void free_block(void *address);
+
+// The record of a storage that Headroom allocated as a tensor, adopting it if it is seen for the first time; NULL for all others.
+Record *record_of(c10::StorageImpl *storage);
+
+// Pins [count] records, all or none; accesses[i] is that of records[i].
+hr_status pin_records(Record *const *records, const hr_access *accesses, size_t count);
+void unpin_record(Record *record);
+
+// Gives up the allocation pin of an adopted record whose contents were used. Returns false if the record must stay pinned.
+bool drop_allocation_pin(Record *record);
+
+// Pins the tensor for as long as it lives: its address has left PyTorch.
+hr_status keep_record(Record *record);
+
+// Records with at least one pin, for tests.
+int64_t pinned_records();
+
+// ---- ops ----
+
+void register_callbacks();
+// Called by allocate: a record that the current op of the thread has created. Outside of ops it has no effect.
+void op_allocated(Record *record);
+// Throws if the current op of the thread could not be given its inputs. Called by allocate, because PyTorch swallows exceptions of callbacks.
+void op_check();
+
+} // namespace headroom

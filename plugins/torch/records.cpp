@@ -1,0 +1,266 @@
+// records.cpp - records of storages: allocation, adoption, pins, addresses, frees. plugin.h has the life of a record and its invariants.
+#include "plugin.h"
+
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace headroom {
+
+// Never destroyed: PyTorch frees storages while the process ends.
+struct Table {
+	std::mutex lock; // of the fields of all records; never held during a call that may wait
+	std::unordered_map<void *, Record *> unadopted; // by address, which is unique while the block is pinned
+	std::atomic<int64_t> pinned{0};
+};
+
+static Table &table()
+{
+	static Table *instance = new Table;
+	return *instance;
+}
+
+static void free_small(void *address);
+static void free_record(void *context);
+
+Record::~Record()
+{
+	if (storage) c10::raw::weak_intrusive_ptr::decref(storage);
+}
+
+void record_release(Record *record)
+{
+	if (record->references.fetch_sub(1) == 1) delete record;
+}
+
+// ---- allocation ----
+
+static c10::DataPtr allocate_block(size_t bytes, c10::Device device)
+{
+	hr_request request = hr_request_of(bytes);
+	void *address = nullptr;
+	request.alignment = c10::gAlignment < 256 ? 0 : c10::gAlignment; // 0: the granularity, 256
+	request.stream = front.stream();
+	request.scope = names.scope;
+	request.tag = names.tag;
+	hr_status status = hr_alloc(allocator, &request, &address);
+	if (status) throw_status(status);
+	return c10::DataPtr(address, address, free_small, device);
+}
+
+static hr_status create_tensor(size_t bytes, hr_tensor *tensor, void **address)
+{
+	hr_tensor_options options;
+	hr_tensor_options_init(&options);
+	options.bytes = bytes;
+	options.scope = names.scope;
+	options.tag = names.tag;
+	hr_status status = hr_tensor_create(allocator, &options, tensor);
+	if (status) return status;
+	status = hr_tensor_pin(*tensor, HR_OVERWRITE, front.stream());
+	if (status == HR_OK && (status = hr_tensor_get_address(*tensor, address))) hr_tensor_unpin(*tensor, front.stream());
+	if (status) hr_tensor_destroy(*tensor);
+	return status;
+}
+
+static c10::DataPtr allocate_tensor(size_t bytes, c10::Device device)
+{
+	hr_tensor tensor{};
+	void *address = nullptr;
+	hr_status status = create_tensor(bytes, &tensor, &address);
+	if (status) throw_status(status);
+	auto *record = new Record;
+	record->tensor = tensor;
+	record->address = address;
+	record->bytes = bytes;
+	record->pins = 1;
+	record->allocation_pin = true;
+	{
+		std::lock_guard<std::mutex> guard(table().lock);
+		table().unadopted[address] = record;
+	}
+	table().pinned++;
+	op_allocated(record);
+	return c10::DataPtr(address, address, free_block, device);
+}
+
+c10::DataPtr allocate(size_t bytes, c10::Device device)
+{
+	op_check();
+	if (bytes == 0) return c10::DataPtr(nullptr, nullptr, free_small, device);
+	return lms_enabled && bytes >= movable_bytes ? allocate_tensor(bytes, device) : allocate_block(bytes, device);
+}
+
+// ---- frees ----
+
+static void free_small(void *address)
+{
+	if (address) hr_free(allocator, address, front.stream());
+}
+
+// Gives up all pins: PyTorch has freed the storage, so no op can use it any more, except work that is queued to the stream already.
+static void destroy_record(Record *record)
+{
+	int pins;
+	{
+		std::lock_guard<std::mutex> guard(table().lock);
+		pins = record->pins;
+		record->pins = 0;
+		record->dead = true;
+	}
+	if (pins) table().pinned--;
+	for (; pins > 0; pins--) hr_tensor_unpin(record->tensor, front.stream());
+	hr_tensor_destroy(record->tensor);
+	record_release(record);
+}
+
+void free_block(void *address)
+{
+	Record *record = nullptr;
+	{
+		std::lock_guard<std::mutex> guard(table().lock);
+		auto found = table().unadopted.find(address);
+		if (found != table().unadopted.end()) {
+			record = found->second;
+			table().unadopted.erase(found);
+		}
+	}
+	if (record) destroy_record(record);
+	else free_small(address);
+}
+
+static void free_record(void *context)
+{
+	destroy_record(static_cast<Record *>(context));
+}
+
+// ---- adoption ----
+
+// Makes the storage point at [address]. With the lock held.
+static void set_address(Record *record, c10::StorageImpl *storage, void *address)
+{
+	c10::DataPtr &data = storage->_mutable_data_ptr_no_checks();
+	if (data.get_context() != record || data.get() == address) return; // another DataPtr has taken its place meanwhile
+	c10::Device device = data.device();
+	data.release_context();
+	storage->set_data_ptr_noswap(c10::DataPtr(address, record, free_record, device));
+}
+
+static void set_address(Record *record, void *address)
+{
+	// The weak reference keeps the object; it may have been emptied.
+	if (record->storage) set_address(record, record->storage, address);
+}
+
+static void set_storage(Record *record, c10::StorageImpl *storage)
+{
+	if (record->storage == storage) return;
+	c10::raw::weak_intrusive_ptr::incref(storage);
+	if (record->storage) c10::raw::weak_intrusive_ptr::decref(record->storage);
+	record->storage = storage;
+}
+
+Record *record_of(c10::StorageImpl *storage)
+{
+	c10::DataPtr &data = storage->_mutable_data_ptr_no_checks();
+	if (data.get_deleter() != free_record && data.get_deleter() != free_block) return nullptr;
+	std::lock_guard<std::mutex> guard(table().lock);
+	Record *record;
+	if (data.get_deleter() == free_record) {
+		record = static_cast<Record *>(data.get_context());
+		set_storage(record, storage); // another one if the DataPtr was moved
+		return record;
+	}
+	auto found = table().unadopted.find(data.get_context());
+	if (found == table().unadopted.end()) return nullptr;
+	record = found->second;
+	table().unadopted.erase(found);
+	c10::Device device = data.device();
+	void *address = data.get();
+	data.release_context();
+	storage->set_data_ptr_noswap(c10::DataPtr(address, record, free_record, device));
+	set_storage(record, storage);
+	record->adopted = true;
+	return record;
+}
+
+// ---- pins ----
+
+hr_status pin_records(Record *const *records, const hr_access *accesses, size_t count)
+{
+	thread_local std::vector<hr_pin> pins;
+	pins.clear();
+	for (size_t i = 0; i < count; i++) pins.push_back({records[i]->tensor, accesses[i]});
+	hr_status status = hr_tensor_pin_all(pins.data(), count, front.stream());
+	if (status) return status;
+	for (size_t i = 0; i < count; i++) {
+		void *address = nullptr;
+		status = hr_tensor_get_address(records[i]->tensor, &address);
+		if (status) { // a move on the device failed: give back everything
+			for (size_t j = 0; j < i; j++) unpin_record(records[j]);
+			hr_tensor_unpin_all(pins.data() + i, count - i, front.stream());
+			return status;
+		}
+		std::lock_guard<std::mutex> guard(table().lock);
+		if (records[i]->pins++ == 0) table().pinned++;
+		records[i]->references++;
+		records[i]->address = address;
+		set_address(records[i], address);
+	}
+	return HR_OK;
+}
+
+// One pin less. The storage rests before the engine is told, so that it never points at memory that may be another's.
+static bool forget_pin(Record *record)
+{
+	std::lock_guard<std::mutex> guard(table().lock);
+	if (record->dead) return false;
+	if (--record->pins == 0) {
+		table().pinned--;
+		if (!record->rest) record->rest = front.resting_address(record->bytes);
+		if (record->rest) set_address(record, record->rest);
+	}
+	return true;
+}
+
+void unpin_record(Record *record)
+{
+	if (forget_pin(record)) hr_tensor_unpin(record->tensor, front.stream());
+	record_release(record);
+}
+
+bool drop_allocation_pin(Record *record)
+{
+	{
+		std::lock_guard<std::mutex> guard(table().lock);
+		if (record->dead || !record->allocation_pin) return true;
+		if (!record->adopted || !record->used) {
+			record->listed = false;
+			return false;
+		}
+		record->allocation_pin = false;
+	}
+	if (forget_pin(record)) hr_tensor_unpin(record->tensor, front.stream());
+	return true;
+}
+
+hr_status keep_record(Record *record)
+{
+	{
+		std::lock_guard<std::mutex> guard(table().lock);
+		if (record->kept) return HR_OK;
+		record->kept = true;
+	}
+	hr_access access = HR_WRITE; // what is done with the address is not known
+	hr_status status = pin_records(&record, &access, 1);
+	if (status) record->kept = false;
+	else record_release(record); // the pin ends with the storage, not with a frame
+	return status;
+}
+
+int64_t pinned_records()
+{
+	return table().pinned;
+}
+
+} // namespace headroom

@@ -1,0 +1,68 @@
+"""Statistics as dictionaries."""
+import ctypes
+import json
+
+from ._library import DEVICE, library, text_of
+
+# No struct of the library is larger, and one that is too large is filled as far as the library knows it. The names of the fields come from
+# the library's own JSON.
+MAX_STRUCT_BYTES = 4096
+
+# HR_LMS_STATS_TABLE in headroom_lms.h, in its order; a test compares them.
+LMS_FIELDS = """num_tensors num_pins bytes_pinned bytes_inactive bytes_reclaimed bytes_out_now peak_bytes_out bytes_copied_out bytes_copied_in
+    num_evictions num_clean_evictions num_restores num_single_reclaims num_multi_reclaims num_full_reclaims num_planned_evictions
+    num_prefetches num_prefetch_hits num_prefetch_misses num_prefetches_refused stall_ns num_steps num_steps_planned num_mismatches
+    plan_step_ns plan_bound_ns plan_bytes_out plan_bytes_in host_bytes peak_host_bytes spilled_bytes num_defragmentations bytes_defragged
+    num_pin_waits num_repeats""".split()
+
+
+def struct(fields):
+    """A struct of the library: struct_size, then 64-bit fields."""
+    members = [("struct_size", ctypes.c_size_t)] + [(name, ctypes.c_int64) for name in fields]
+    value = type("Struct", (ctypes.Structure,), {"_fields_": members})()
+    value.struct_size = ctypes.sizeof(value)
+    return value
+
+
+def find_device(name):
+    device = DEVICE()
+    library.hr_device_find(name.encode() if name else None, ctypes.byref(device))
+    return device
+
+
+def opaque_stats(read, handle):
+    buffer = ctypes.create_string_buffer(MAX_STRUCT_BYTES)
+    ctypes.cast(buffer, ctypes.POINTER(ctypes.c_size_t))[0] = MAX_STRUCT_BYTES
+    read(handle, buffer)
+    return buffer
+
+
+def device_stats(name=None):
+    """The statistics of a device as a dictionary, such as {"bytes_in_use": 1024, ...} (headroom.h, HR_STATS_TABLE)."""
+    return json.loads(text_of(library.hr_stats_format_json, opaque_stats(library.hr_device_get_stats, find_device(name))))
+
+
+def device_summary(name=None):
+    """The same as a table for people."""
+    return text_of(library.hr_stats_format, opaque_stats(library.hr_device_get_stats, find_device(name)))
+
+
+def allocator_stats(allocator):
+    return json.loads(text_of(library.hr_stats_format_json, opaque_stats(library.hr_allocator_get_stats, allocator)))
+
+
+def lms_stats(allocator):
+    stats = struct(LMS_FIELDS)
+    library.hr_lms_get_stats(allocator, ctypes.byref(stats))
+    return {name: getattr(stats, name) for name in LMS_FIELDS}
+
+
+def memory_info(name=None):
+    """{"current": bytes in use now, "peak": most bytes in use since start or reset}."""
+    info = struct(["current", "peak"])
+    library.hr_get_memory_info(name.encode() if name else None, ctypes.byref(info))
+    return {"current": info.current, "peak": info.peak}
+
+
+def reset_stats(name=None):
+    library.hr_reset_memory_stats(name.encode() if name else None)

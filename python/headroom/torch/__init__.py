@@ -1,0 +1,127 @@
+"""Headroom under PyTorch: statistics, out-of-memory reports, profiles and Large Model Support, with nothing patched.
+
+    import headroom.torch
+    headroom.torch.install(limit="26GB", lms=True)
+
+docs/pytorch.md says what works today.
+"""
+import contextlib
+import json
+import os
+import re
+
+import torch
+
+from .. import _library, _stats, sizes, start_trace, stop_trace
+from . import _addresses, _build, _names
+from ._build import BuildError
+
+__all__ = ["AlreadyInstalled", "BuildError", "NotInstalled", "install", "installed", "lms_stats", "oom_report", "pin", "profile", "stats", "step"]
+
+
+class AlreadyInstalled(RuntimeError):
+    """install() was called before."""
+
+
+class NotInstalled(RuntimeError):
+    """install() was not called yet."""
+
+
+_plugin = None
+_hooks = None
+_lms = False
+
+
+def installed():
+    return _plugin is not None
+
+
+def _need():
+    if _plugin is None:
+        raise NotInstalled("call headroom.torch.install() first")
+    return _plugin
+
+
+def install(limit=None, lms=False, device="cuda", *, movable="1MiB", host_limit=None, spill_dir=None, policy=None, verify=False):
+    """Makes Headroom the allocator of PyTorch's tensors on [device]: "cuda", before the first CUDA tensor, or "cpu".
+
+    limit       most bytes on the device, such as "26GB"; None = all of it
+    lms         Large Model Support: tensors that no op is using are moved to the host when the limit is reached
+    movable     the least size of a tensor that is moved
+    host_limit, spill_dir, policy, verify    as in docs/lms.md
+
+    A failure leaves PyTorch as it was: AlreadyInstalled, BuildError, ValueError, or a headroom.Error."""
+    global _plugin, _hooks, _lms
+    if _plugin is not None:
+        raise AlreadyInstalled("Headroom is installed in this process already, and cannot be changed or removed")
+    kind = torch.device(device).type
+    if kind not in ("cpu", "cuda"):
+        raise ValueError(f"Headroom supports the devices 'cuda' and 'cpu', not {device!r}")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("PyTorch finds no CUDA device (torch.cuda.is_available() is False). For CPU tensors use device='cpu'")
+    if kind == "cuda" and torch.cuda.is_initialized():
+        raise RuntimeError("CUDA was used already: call headroom.torch.install() before the first CUDA tensor")
+    settings = _build.Settings(limit=sizes.parse_size(limit) if limit is not None else 0,
+                               movable=sizes.parse_size(movable),
+                               host_limit=sizes.parse_size(host_limit) if host_limit is not None else 0,
+                               spill_dir=os.fsencode(spill_dir) if spill_dir is not None else None,
+                               policy=policy.encode() if policy is not None else None, lms=bool(lms), verify=bool(verify))
+    plugin = _build.load(kind == "cuda")
+    (plugin.headroom_torch_install_cpu if kind == "cpu" else plugin.headroom_torch_install_cuda)(settings)
+    _plugin = plugin
+    _lms = bool(lms)
+    if _lms:
+        _addresses.Addresses(kind).install()
+    _hooks = _names.Names(plugin)
+    _hooks.install()
+
+
+def stats():
+    """The allocator's statistics, such as bytes_in_use and peak_bytes_in_use (headroom.h, HR_STATS_TABLE)."""
+    return _stats.allocator_stats(_need().headroom_torch_allocator())
+
+
+def lms_stats():
+    """Evictions, restores, copied bytes and the rest of HR_LMS_STATS_TABLE (headroom_lms.h). All 0 before the first large tensor."""
+    try:
+        return _stats.lms_stats(_need().headroom_torch_allocator())
+    except _library.Error as error:
+        if error.status != "HR_NOT_READY":
+            raise
+        return dict.fromkeys(_stats.LMS_FIELDS, 0)
+
+
+def step():
+    """Ends a step and begins the next. Optimizers do it by themselves; call this in loops without one."""
+    _need()
+    _hooks.step()
+
+
+def pin(*tensors):
+    """Keeps tensors on the device, at their present address, for their life."""
+    _need()
+    if _lms:
+        torch.ops.headroom.keep(list(tensors))
+
+
+@contextlib.contextmanager
+def profile(path):
+    """Records what happens inside the `with` to a new file: `headroom report FILE` shows it by op, module and step."""
+    _need()
+    start_trace(path)
+    try:
+        yield
+    finally:
+        stop_trace()
+
+
+def oom_report(error, as_json=False):
+    """The whole report on a torch.OutOfMemoryError, as text, or as a dictionary. The last 16 reports are kept."""
+    found = re.search(r"\[report ([0-9a-f]+)\]", str(error))
+    if not found:
+        raise ValueError("this error has no report of Headroom")
+    function = _library.library.hr_oom_format_json if as_json else _library.library.hr_oom_format_text
+    text = _library.text_of(function, int(found.group(1), 16))
+    if not text:
+        raise ValueError("the report is no longer available: there were 16 later ones")
+    return json.loads(text) if as_json else text

@@ -1,0 +1,89 @@
+"""Calls through which an address leaves PyTorch, or memory is read without an op.
+
+After the first kind the storage stays resident for its life; during the second it is pinned."""
+import contextlib
+import functools
+import threading
+
+import torch
+
+LEAVING = {torch.Tensor: ["data_ptr", "numpy", "share_memory_", "__dlpack__"],
+           torch.UntypedStorage: ["data_ptr", "_share_fd_cpu_", "_share_filename_cpu_"]}
+READING = {torch.Tensor: ["tolist"],
+           torch.UntypedStorage: ["tolist", "__getitem__", "__setitem__", "_write_file", "byteswap"]}
+
+
+def as_tensor(value):
+    """Only tensors reach C++: a storage is given as a tensor that has it."""
+    if isinstance(value, torch.Tensor):
+        return value
+    return torch.empty(0, dtype=torch.uint8, device=value.device).set_(value)
+
+
+@contextlib.contextmanager
+def held(value):
+    tensor = as_tensor(value)
+    torch.ops.headroom.hold(tensor)
+    try:
+        yield
+    finally:
+        torch.ops.headroom.let_go(tensor)
+
+
+class Addresses:
+    def __init__(self, device_type):
+        self.device_type = device_type
+        self.local = threading.local()  # .saving: the thread is in torch.save, which tells storages apart by their address
+
+    def is_ours(self, value):
+        return value.device.type == self.device_type and not (isinstance(value, torch.Tensor) and value.layout is not torch.strided)
+
+    def wrap(self, owner, name, leaves):
+        original = getattr(owner, name, None)
+        if original is None:  # not in this version of PyTorch
+            return
+
+        @functools.wraps(original)
+        def method(value, *args, **kwargs):
+            if not self.is_ours(value) or (leaves and getattr(self.local, "saving", False)):
+                return original(value, *args, **kwargs)
+            if leaves:
+                torch.ops.headroom.keep([as_tensor(value)])
+                return original(value, *args, **kwargs)
+            with held(value):
+                return original(value, *args, **kwargs)
+
+        setattr(owner, name, method)
+
+    def wrap_save(self, name):
+        original = getattr(torch.serialization, name)
+
+        @functools.wraps(original)
+        def save(*args, **kwargs):
+            self.local.saving = True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.local.saving = False
+
+        setattr(torch.serialization, name, save)
+
+    def install(self):
+        self.wrap_save("_save")
+        self.wrap_save("_legacy_save")
+        for table, leaves in ((LEAVING, True), (READING, False)):
+            for owner, names in table.items():
+                for name in names:
+                    self.wrap(owner, name, leaves)
+        is_ours = self.is_ours
+
+        class FileWriter(torch._C.PyTorchFileWriter):
+            """torch.save writes the contents of storages without an op."""
+
+            def write_record(self, name, data, size):
+                if not isinstance(data, torch.UntypedStorage) or not is_ours(data):
+                    return super().write_record(name, data, size)
+                with held(data):
+                    return super().write_record(name, data, size)
+
+        torch._C.PyTorchFileWriter = FileWriter

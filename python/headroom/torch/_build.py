@@ -1,0 +1,133 @@
+"""Compiles plugins/torch against the headers of the installed PyTorch, once for each version of PyTorch, Headroom and the sources.
+
+No Python headers, ninja or setuptools are needed: the plug-in is an ordinary shared library, called through ctypes and torch.ops.
+"""
+import ctypes
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+
+from .. import _library
+
+OLDEST = (2, 9)
+SOURCES = ["context", "records", "ops", "front_cpu"]
+CUDA_SOURCES = ["front_cuda"]
+# NDEBUG as PyTorch itself is compiled: the layout of its structs depends on it.
+FLAGS = ["-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"]
+HEADERS = ["headroom.h", "headroom_oom.h", "headroom_lms.h"]
+
+
+class BuildError(RuntimeError):
+    """The plug-in could not be compiled."""
+
+
+def cache_folder():
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base) / "headroom" / "plugins"
+
+
+def compiler():
+    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+        if name and shutil.which(name):
+            return name
+    raise BuildError("Headroom compiles its PyTorch plug-in when it is first used, and found no C++ compiler. Install one (Debian, Ubuntu: "
+                     "apt-get install g++; conda: conda install gxx), or set CXX to its path")
+
+
+def cuda_include_folders():
+    """The headers of the CUDA toolkit: CUDA_HOME, or those that PyTorch's wheels install beside it."""
+    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+    site = Path(torch.__file__).resolve().parents[1]
+    found = [Path(home) / "include"] + sorted(site.glob("nvidia/*/include"))
+    return [folder for folder in found if (folder / "cuda_runtime_api.h").is_file()][:1]
+
+
+def identity(sources, cuda):
+    """A name for the compiled file that changes with everything it depends on."""
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    for path in sorted(sources.iterdir()) + [_library.include_folder() / name for name in HEADERS]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    kind = "cuda" if cuda else "cpu"
+    return f"torch-{torch.__version__}-headroom-{_library.library.hr_version().decode()}-{kind}-{digest.hexdigest()[:12]}"
+
+
+def compile_one(command, source, output):
+    result = subprocess.run(command + ["-c", str(source), "-o", str(output)], capture_output=True, text=True)
+    if result.returncode:
+        raise BuildError(f"compiling {source.name} of Headroom's PyTorch plug-in failed:\n{result.stderr[-4000:]}")
+    return str(output)
+
+
+def compile_plugin(sources, output, cuda):
+    torch_folder = Path(torch.__file__).resolve().parent
+    includes = [torch_folder / "include", torch_folder / "include" / "torch" / "csrc" / "api" / "include"] + (cuda_include_folders() if cuda else [])
+    command = [compiler(), *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+    command += [argument for folder in includes for argument in ("-isystem", str(folder))] + ["-I", str(_library.include_folder())]
+    names = SOURCES + (CUDA_SOURCES if cuda else [])
+    with tempfile.TemporaryDirectory(dir=output.parent) as folder:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(lambda name: compile_one(command, sources / f"{name}.cpp", Path(folder) / f"{name}.o"), names))
+        libraries = ["-ltorch_cpu", "-lc10"] + (["-lc10_cuda", "-ltorch_cuda"] if cuda else [])
+        linked = Path(folder) / "plugin.so"
+        command = [compiler(), "-shared", *objects, "-o", str(linked), f"-L{torch_folder / 'lib'}", "-Wl,--no-as-needed", *libraries, str(_library.path())]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode:
+            raise BuildError(f"linking Headroom's PyTorch plug-in failed:\n{result.stderr[-4000:]}")
+        os.replace(linked, output)  # all of it at once, also if this process is killed
+
+
+def check_version():
+    version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if version < OLDEST:
+        raise BuildError(f"Headroom's plug-in needs PyTorch {OLDEST[0]}.{OLDEST[1]} or newer; this is {torch.__version__}")
+
+
+def build(cuda):
+    """The path of the compiled plug-in."""
+    check_version()
+    sources = _library.plugin_folder("torch")
+    output = cache_folder() / f"{identity(sources, cuda)}.so"
+    if output.is_file():
+        return output
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with open(output.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be compiling the same file
+        if not output.is_file():
+            begin = time.monotonic()
+            print(f"headroom: compiling the plug-in for PyTorch {torch.__version__}, once; takes about half a minute", file=sys.stderr, flush=True)
+            compile_plugin(sources, output, cuda)
+            print(f"headroom: compiled in {time.monotonic() - begin:.0f} s, kept in {output.parent}", file=sys.stderr, flush=True)
+    return output
+
+
+class Settings(ctypes.Structure):
+    """struct Settings in plugin.h."""
+    _fields_ = [("limit", ctypes.c_uint64), ("movable", ctypes.c_uint64), ("host_limit", ctypes.c_uint64), ("spill_dir", ctypes.c_char_p), ("policy", ctypes.c_char_p),
+                ("lms", ctypes.c_int), ("verify", ctypes.c_int)]
+
+
+def load(cuda):
+    path = build(cuda)
+    torch.ops.load_library(str(path))
+    plugin = ctypes.CDLL(str(path))
+    plugin.headroom_torch_allocator.restype = ctypes.c_uint64
+    plugin.headroom_torch_allocator.argtypes = []
+    plugin.headroom_torch_pinned_records.restype = ctypes.c_int64
+    plugin.headroom_torch_pinned_records.argtypes = []
+    for name in ("headroom_torch_set_scope", "headroom_torch_set_tag"):
+        getattr(plugin, name).restype = ctypes.c_uint32
+        getattr(plugin, name).argtypes = [ctypes.c_uint32]
+    for name in ["headroom_torch_install_cpu"] + (["headroom_torch_install_cuda"] if cuda else []):
+        getattr(plugin, name).restype = ctypes.c_int
+        getattr(plugin, name).argtypes = [ctypes.POINTER(Settings)]
+        getattr(plugin, name).errcheck = _library.check
+    return plugin

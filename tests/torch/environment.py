@@ -1,0 +1,38 @@
+"""Where the tests of the PyTorch plug-in find PyTorch: in the environment that tools/torch.sh installs, or in HEADROOM_TORCH_PYTHON."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ["HEADROOM_COMMAND"]).parent
+INSTALLED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headroom" / "torch-2.11" / "bin" / "python"
+PYTHON = os.environ.get("HEADROOM_TORCH_PYTHON") or str(INSTALLED)
+
+
+def skip_without_pytorch():
+    if os.environ.get("TORCH") == "0":
+        reason = "TORCH=0"
+    elif not os.path.exists(PYTHON):
+        reason = "PyTorch is not installed (tools/torch.sh)"
+    elif not (BUILD / "libheadroom.so.0").exists():
+        reason = "this build has no shared library"
+    else:
+        return
+    print(f"skipped: {reason}")
+    sys.exit(0)
+
+
+def environment(**changes):
+    """Of a child. Small pages, because the tensors are small. Some virtual machines announce AMX, which oneDNN uses for bfloat16, and do not
+    have it."""
+    result = dict(os.environ, PYTHONPATH=str(ROOT / "python"), HEADROOM_LIBRARY_DIR=str(BUILD), HEADROOM_CUDA="0", HEADROOM_EMULATED="page=64KiB",
+                  ONEDNN_MAX_CPU_ISA="AVX512_CORE", PYTHONDONTWRITEBYTECODE="1")
+    for name in ("HEADROOM_LMS", "HEADROOM_LIMIT", "HEADROOM_TRACE", "HEADROOM_OOM_REPORT"):
+        result.pop(name, None)
+    result.update(changes)
+    return result
+
+
+def run_python(*arguments, timeout=120, **changes):
+    return subprocess.run([PYTHON, *map(str, arguments)], env=environment(**changes), capture_output=True, text=True, timeout=timeout)

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""The PyTorch plug-in: installation, statistics, out of memory, names, addresses. Each test is a program of its own, because a process has one allocator."""
+import os
+import signal
+import subprocess
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+
+import environment
+
+environment.skip_without_pytorch()
+
+BEGIN = """
+import torch
+import headroom
+import headroom.torch as plugin
+def install(limit="64MB", lms=True, **options):
+    plugin.install(limit=limit, lms=lms, device="cpu", movable="64KiB", **options)
+def pressure():
+    "Evicts everything that can be evicted."
+    size = plugin.stats()["bytes_limit"] * 92 // 100 // 4
+    torch.ones(size).sum()
+"""
+
+
+class Plugin(unittest.TestCase):
+    def run_program(self, program, returncode=0, begin=BEGIN, **changes):
+        result = environment.run_python("-c", begin + textwrap.dedent(program), **changes)
+        self.assertEqual(result.returncode, returncode, result.stdout[-3000:] + result.stderr[-6000:])
+        return result
+
+    def test_statistics_follow_tensors(self):
+        self.run_program("""
+            install(limit=None, lms=False)
+            before = plugin.stats()["bytes_in_use"]
+            tensor = torch.empty(1 << 20)
+            assert plugin.stats()["bytes_in_use"] == before + (4 << 20)
+            del tensor
+            assert plugin.stats()["bytes_in_use"] == before
+            assert plugin.stats()["peak_bytes_in_use"] >= before + (4 << 20)
+            empty = torch.empty(0)
+            assert empty.data_ptr() == 0 and plugin.stats()["bytes_in_use"] == before
+            assert plugin.lms_stats()["num_tensors"] == 0
+        """)
+
+    def test_out_of_memory_is_pytorchs_error_with_a_report(self):
+        for lms in (False, True):
+            self.run_program(f"""
+                install(lms={lms})
+                kept = torch.nn.Linear(512, 512)
+                try:
+                    torch.ones(1 << 25)
+                    raise SystemExit("no error")
+                except torch.OutOfMemoryError as error:
+                    text = str(error)
+                    assert "aten::" in text and "verdict:" in text, text
+                    assert "128.0 MiB" in plugin.oom_report(error), plugin.oom_report(error)
+                    assert plugin.oom_report(error, as_json=True)["request"]["bytes"] >= 1 << 27
+                assert torch.equal(torch.ones(1 << 18), torch.full((1 << 18,), 1.0))
+                try:
+                    plugin.oom_report(ValueError("other"))
+                except ValueError as error:
+                    assert "no report" in str(error)
+            """)
+
+    def test_an_op_that_allocates_nothing_fails_and_leaves_its_tensors_intact(self):
+        self.run_program("""
+            install(limit="16MB")
+            a, b, c = (torch.full((1 << 20,), float(i)) for i in range(3))   # 4 MiB each
+            small = torch.full((1 << 10,), 5.0)
+            kept = torch.full((1 << 20,), 9.0)
+            plugin.pin(kept)
+            d = torch.full((1 << 20,), 7.0)
+            try:
+                torch._foreach_add_([a, b, c], [d, d, d])
+                raise SystemExit("no error")
+            except RuntimeError as error:
+                assert "Headroom: out of memory" in str(error), error
+            for tensor, value in ((a, 0.0), (b, 1.0), (c, 2.0), (d, 7.0), (kept, 9.0)):
+                assert tensor.min().item() == tensor.max().item() == value, value
+            assert a.add_(d).max().item() == 7.0
+            del a, b, c, d, kept, tensor
+            assert plugin._plugin.headroom_torch_pinned_records() == 0
+        """)
+
+    def test_mistakes_of_installation_have_clear_errors(self):
+        self.run_program("""
+            def raises(kind, text, function, *args, **options):
+                try:
+                    function(*args, **options)
+                except kind as error:
+                    assert text in str(error), error
+                else:
+                    raise SystemExit(f"no {kind}")
+            raises(plugin.NotInstalled, "install()", plugin.stats)
+            raises(ValueError, "'mps'", plugin.install, device="mps")
+            raises(ValueError, "not a size", plugin.install, device="cpu", limit="much")
+            raises(headroom.InvalidArgument, "policy", plugin.install, device="cpu", limit="64MB", lms=True, policy="none")
+            assert torch.ones(1 << 20).sum().item() == 1 << 20    # PyTorch's own allocator
+            raises(RuntimeError, "no CUDA device", plugin.install, device="cuda")
+        """)
+        self.run_program("""
+            install()
+            try:
+                install()
+            except plugin.AlreadyInstalled:
+                raise SystemExit(0)
+            raise SystemExit("installed twice")
+        """)
+
+    def test_without_a_compiler_the_message_says_what_to_install(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = self.run_program("install()", returncode=1, XDG_CACHE_HOME=folder, PATH=folder, CXX="")
+            self.assertIn("apt-get install g++", result.stderr)
+
+    def test_an_access_that_no_op_announced_faults(self):
+        self.run_program("""
+            import ctypes
+            install(limit=None)
+            tensor = torch.ones(1 << 20)
+            tensor.add_(1)
+            ctypes.string_at(torch._C.TensorBase.data_ptr(tensor), 1)    # not the wrapped data_ptr
+        """, returncode=-signal.SIGSEGV)
+
+    def test_tensors_whose_address_was_taken_stay(self):
+        self.run_program("""
+            import ctypes
+            install()
+            tensor = torch.arange(1 << 20, dtype=torch.float32)
+            other = torch.arange(1 << 20, dtype=torch.float32)
+            array = tensor.numpy()
+            address = tensor.data_ptr()
+            pressure()
+            assert plugin.lms_stats()["num_evictions"] > 0
+            assert tensor.data_ptr() == address and array[12345] == 12345
+            array[7] = -1
+            pressure()
+            assert tensor[7].item() == -1
+            assert other.tolist()[99999] == 99999
+            assert other.untyped_storage().nbytes() == 4 << 20
+            del tensor, array
+            assert plugin._plugin.headroom_torch_pinned_records() == 0
+        """)
+
+    def test_memory_that_is_filled_without_an_op_stays_until_it_is_used(self):
+        self.run_program("""
+            install()
+            numbers = list(range(300000))
+            tensor = torch.tensor(numbers)
+            pressure()
+            assert tensor.sum().item() == sum(numbers)
+            pressure()
+            assert tensor[299999].item() == 299999
+            tensor.resize_(600000)
+            assert tensor[:300000].sum().item() == sum(numbers)
+            shared = torch.ones(1 << 18).share_memory_()
+            assert shared.sum().item() == 1 << 18
+        """)
+
+    def test_sparse_tensors_and_lists_are_announced(self):
+        self.run_program("""
+            install()
+            embedding = torch.nn.Embedding(4096, 256, sparse=True)
+            optimizer = torch.optim.SparseAdam(embedding.parameters())
+            for _ in range(3):
+                embedding(torch.randint(0, 4096, (64, 32))).square().mean().backward()
+                pressure()
+                optimizer.step()
+                optimizer.zero_grad()
+            parts = torch.ones(1 << 20).split(1 << 18)
+            assert torch.cat(parts).sum().item() == 1 << 20
+            assert sum(part.sum().item() for part in torch.unbind(torch.stack(parts))) == 1 << 20
+        """)
+
+    def test_a_forked_child_has_pytorchs_own_allocator(self):
+        self.run_program("""
+            import os
+            torch.set_num_threads(1)    # a fork has no worker threads
+            install()
+            kept = torch.ones(1 << 20)
+            child = os.fork()
+            if child == 0:
+                os._exit(0 if torch.ones(1 << 20).sum().item() == 1 << 20 else 1)
+            assert os.waitpid(child, 0)[1] == 0
+            assert kept.sum().item() == 1 << 20
+        """)
+
+    def test_a_profile_has_ops_modules_and_steps(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "run.hrt"
+            self.run_program(f"""
+                install()
+                class Net(torch.nn.Module):
+                    def __init__(self):
+                        super().__init__()
+                        self.encoder = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU())
+                        self.head = torch.nn.Linear(256, 256)
+                    def forward(self, x):
+                        return self.head(self.encoder(x))
+                model = Net()
+                optimizer = torch.optim.Adam(model.parameters())
+                with plugin.profile({str(path)!r}):
+                    for _ in range(3):
+                        optimizer.zero_grad()
+                        model(torch.randn(256, 256)).mean().backward()
+                        optimizer.step()
+            """)
+            for view, expected in {"op": ["aten::addmm", "aten::randn"], "scope": ["encoder.0", "encoder.1", "head"],
+                                   "peak": ["activations", "gradients", "optimizer"]}.items():
+                report = subprocess.run([os.environ["HEADROOM_COMMAND"], "report", "--json", "--view", view, str(path)], capture_output=True, text=True)
+                self.assertEqual(report.returncode, 0, report.stderr)
+                for name in expected:
+                    self.assertIn(f'"{name}"', report.stdout)
+            report = subprocess.run([os.environ["HEADROOM_COMMAND"], "report", str(path)], capture_output=True, text=True)
+            self.assertRegex(report.stdout, r"steps +3\n")
+
+
+if __name__ == "__main__":
+    unittest.main()
