@@ -116,10 +116,10 @@ static void test_a_wrong_count_of_pins_is_found(void)
 	hr__lms *lms = hr__tensor_of(tensors[0], &status)->lms;
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensors[0], HR_WRITE, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
-	hr__fetch_add_relaxed(&lms->allocator->idle, -1);
+	hr__fetch_add_relaxed(&lms->allocator->inactive, -1);
 	CHECK_STATUS(HR_CORRUPT, hr_lms_check(allocator));
 	CHECK(strstr(hr_last_message(), "invariant 5 ") != NULL);
-	hr__fetch_add_relaxed(&lms->allocator->idle, 1);
+	hr__fetch_add_relaxed(&lms->allocator->inactive, 1);
 	hr__fetch_add_relaxed(&lms->resident, 1);
 	CHECK_STATUS(HR_CORRUPT, hr_lms_check(allocator));
 	hr__fetch_add_relaxed(&lms->resident, -1);
@@ -135,9 +135,9 @@ static void test_a_check_without_a_quiet_moment_reports_it(void)
 	hr__lms *lms = hr__tensor_of(tensors[0], &status)->lms;
 	hr__fetch_add_relaxed(&lms->pinning, 1);
 	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
-	hr__fetch_add_relaxed(&lms->allocator->idle, -128);
+	hr__fetch_add_relaxed(&lms->allocator->inactive, -128);
 	CHECK_STATUS(HR_NOT_READY, hr_lms_check(allocator));
-	hr__fetch_add_relaxed(&lms->allocator->idle, 128);
+	hr__fetch_add_relaxed(&lms->allocator->inactive, 128);
 	hr__fetch_add_relaxed(&lms->pinning, -1);
 	/* And a tensor that another thread has claimed. */
 	hr__tensor *tensor = hr__tensor_of(tensors[0], &status);

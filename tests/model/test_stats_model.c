@@ -20,7 +20,7 @@ enum kind { BFC, TENSORS, DIRECT, CUSTOM, KINDS };
 
 /* What the reference knows about an allocator, or the device. */
 struct books {
-	int64_t in_use, idle, peak, peak_active;
+	int64_t in_use, inactive, peak, peak_active;
 	int64_t allocs, frees, failed, live, live_at_reset, total, largest, reclaimed;
 };
 
@@ -62,19 +62,19 @@ static uint64_t draw(uint64_t below)
 
 static void see_peaks(struct books *books)
 {
-	int64_t active = books->in_use - books->idle;
+	int64_t active = books->in_use - books->inactive;
 	if (books->in_use > books->peak) books->peak = books->in_use;
 	if (active > books->peak_active) books->peak_active = active;
 }
 
 /* Bytes in use and inactive bytes change together. */
-static void change(struct slot *slot, int64_t in_use, int64_t idle)
+static void change(struct slot *slot, int64_t in_use, int64_t inactive)
 {
 	slot->books.in_use += in_use;
-	slot->books.idle += idle;
+	slot->books.inactive += inactive;
 	see_peaks(&slot->books);
 	m.device_books.in_use += in_use;
-	m.device_books.idle += idle;
+	m.device_books.inactive += inactive;
 	see_peaks(&m.device_books);
 }
 
@@ -95,7 +95,7 @@ static void count_free(struct books *books)
 static void count_reset(struct books *books)
 {
 	books->peak = books->in_use;
-	books->peak_active = books->in_use - books->idle;
+	books->peak_active = books->in_use - books->inactive;
 	books->live_at_reset = books->live;
 	books->allocs = books->frees = books->failed = books->total = books->largest = books->reclaimed = 0;
 }
@@ -113,8 +113,8 @@ static void compare(const hr_stats *stats, const struct books *books)
 	if (m.exact) CHECK_EQ(error, 0);
 	if (error > m.error) m.error = error;
 	CHECK_EQ(stats->bytes_in_use, books->in_use);
-	CHECK_EQ(stats->bytes_inactive, books->idle);
-	CHECK_EQ(stats->bytes_active, books->in_use - books->idle);
+	CHECK_EQ(stats->bytes_inactive, books->inactive);
+	CHECK_EQ(stats->bytes_active, books->in_use - books->inactive);
 	compare_peak(stats->peak_bytes_in_use, books->peak, error);
 	compare_peak(stats->peak_bytes_active, books->peak_active, error);
 	CHECK_EQ(stats->num_allocs, books->allocs);
@@ -176,7 +176,7 @@ static void open_slot(struct slot *slot)
 
 static void close_slot(struct slot *slot)
 {
-	change(slot, -slot->books.in_use, -slot->books.idle);
+	change(slot, -slot->books.in_use, -slot->books.inactive);
 	m.device_books.frees += slot->books.live;
 	m.device_books.live -= slot->books.live;
 	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(slot->handle));

@@ -169,13 +169,13 @@ hr_status hr__lms_of(hr_allocator allocator, hr__lms **out);
 /* Bytes of resident tensors without pins. While threads pin and move, tensors about to be unpinned or evicted may be included. */
 static inline int64_t hr__lms_inactive(const hr__lms *lms)
 {
-	int64_t bytes = hr__load_relaxed(&lms->allocator->idle);
+	int64_t bytes = hr__load_relaxed(&lms->allocator->inactive);
 	return bytes > 0 ? bytes : 0;
 }
 /* Bytes of pinned tensors, and of tensors that are getting memory. */
 static inline int64_t hr__lms_pinned(const hr__lms *lms)
 {
-	int64_t idle = hr__load_acquire(&lms->allocator->idle), bytes = hr__load_acquire(&lms->resident) - idle;
+	int64_t inactive = hr__load_acquire(&lms->allocator->inactive), bytes = hr__load_acquire(&lms->resident) - inactive;
 	return bytes > 0 ? bytes : 0;
 }
 /* Whether the program has begun a step on this allocator and not ended it. */
@@ -227,9 +227,9 @@ hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream);
 hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream);
 /* Frees the memory of an unwritten tensor (EVICTING) and settles it: NEW, or RESIDENT if the device does not release its pages. */
 hr_status hr__move_free_unwritten(hr__tensor *tensor);
-/* Allocates memory (RESTORING). [contents]: and restores the contents. [idle]: no pin follows at once. On failure the tensor is
+/* Allocates memory (RESTORING). [contents]: and restores the contents. [inactive]: no pin follows at once. On failure the tensor is
  * unchanged. Does not settle. */
-hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, bool idle);
+hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, bool inactive);
 /* Frees its memory and its host copy, if any. If it fails and the tensor still has a span, nothing has changed. */
 hr_status hr__move_release(hr__tensor *tensor);
 /* Drops the host copy of a pinned tensor that is about to be written. [stream] waits for a copy to the host that is under way. */
@@ -260,9 +260,9 @@ void hr__stall_evaluate(hr__lms *lms); /* adds up stalls whose marks were reache
 
 /* ---- tensors that own pages (fixed.c); the caller has exclusive access to the tensor ---- */
 
-/* Maps memory at its address; the first call chooses the address. Contents, if any, stay on the host. [idle]: no pin follows at
+/* Maps memory at its address; the first call chooses the address. Contents, if any, stay on the host. [inactive]: no pin follows at
  * once. */
-hr_status hr__fixed_map(hr__tensor *tensor, const hr_request *request, bool idle);
+hr_status hr__fixed_map(hr__tensor *tensor, const hr_request *request, bool inactive);
 /* Waits until no stream uses its memory, then unmaps the pages and returns them; the address stays. On failure nothing has
  * changed. */
 hr_status hr__fixed_unmap(hr__tensor *tensor);

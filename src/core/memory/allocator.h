@@ -259,11 +259,11 @@ struct hr__allocator {
 	/* written with meter_lock held (meter.c) */
 	hr__allocator *next_on_device;
 	hr__atomic_i64 levels;      /* sum of all levels; meaningless while the allocator is not metered */
-	hr__atomic_i64 granted;     /* a pin needs no lock while [levels] - [idle] is at most this */
+	hr__atomic_i64 granted;     /* a pin needs no lock while [levels] - [inactive] is at most this */
 	hr__atomic_i64 peak, peak_active, peak_error;
 	hr__atomic_u32 active;      /* 1 = active bytes are tracked: the allocator has or had tensors */
-	hr__atomic_i64 idle __attribute__((aligned(64))); /* inactive bytes: resident tensors without pins; changed by any
-	                                                   * thread (hr__meters_idle) */
+	hr__atomic_i64 inactive __attribute__((aligned(64))); /* bytes of resident tensors without pins; changed by any thread
+	                                                       * (hr__meters_add_inactive) */
 
 	hr__atomic_i64 claimed __attribute__((aligned(128))); /* bytes held or being requested from the device; never above limit */
 	hr__atomic_i64 reserved; /* bytes held */
@@ -362,7 +362,7 @@ void hr__meters_begin_active(hr__allocator *allocator);
 /* Adds [bytes] of tensors to the inactive bytes; negative: they became active, or were freed. The call comes after a pin, before an
  * unpin, after a free, and just before memory is allocated ahead of a pin (hr__block_take). With this order active bytes are never
  * overcounted, which would raise the peak for good. Without meter_lock. */
-void hr__meters_idle(hr__allocator *allocator, int64_t bytes);
+void hr__meters_add_inactive(hr__allocator *allocator, int64_t bytes);
 void hr__meters_join(hr__allocator *allocator, hr__cache *cache);  /* after the cache entered the list; with meter_lock held */
 void hr__meters_leave(hr__allocator *allocator, hr__cache *cache); /* after the cache left the list; with meter_lock held */
 /* Resets the peaks of a shared device to the current values. With the registry's lock held, and no other. */
@@ -372,11 +372,11 @@ void hr__meters_restart(hr__usage *usage);
 hr_status hr__bfc_open(hr__allocator *allocator);
 hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
 hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
-/* For requests that the library itself makes: not counted as requests. [idle]: for a tensor that is not pinned. */
-hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool idle, void **out);
-/* Allocates at exactly [address]. [quietly]: not counted as a request. [idle]: for a tensor that is not pinned. HR_NOT_READY
+/* For requests that the library itself makes: not counted as requests. [inactive]: for a tensor that is not pinned. */
+hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool inactive, void **out);
+/* Allocates at exactly [address]. [quietly]: not counted as a request. [inactive]: for a tensor that is not pinned. HR_NOT_READY
  * (without a message) when the range is not free. */
-hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool idle, uint64_t address);
+hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool inactive, uint64_t address);
 /* Frees a block whose last use is known: by [streams], up to [epoch]. [quietly]: not counted as a free. */
 hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly);
 hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released); /* returns the first error; *released is valid even then */

@@ -23,13 +23,13 @@ typedef struct hr__plan_use {
 
 typedef struct hr__plan_op {
 	uint64_t ns;        /* compute time */
-	uint32_t first_use; /* index of its first use; they end at that of the next op */
+	uint32_t first_use; /* index of its first use; its uses end where those of the next op begin */
 } hr__plan_op;
 
 typedef struct hr__plan_tensor {
 	uint64_t bytes;    /* on the device, including rounding */
 	uint32_t died;     /* op after which it is destroyed; HR__PLAN_NEVER = it outlives the step */
-	bool lived_before; /* it has contents when the step begins; else its first use creates it */
+	bool lived_before; /* it has contents when the step begins; otherwise its first use creates it */
 	bool never_evict;  /* it may not be evicted */
 } hr__plan_tensor;
 
@@ -39,14 +39,14 @@ typedef struct hr__plan_tensor {
 typedef struct hr__plan_step {
 	const hr__plan_op *ops;
 	const hr__plan_use *uses;       /* of all ops, in order; a tensor at most once per op */
-	const hr__plan_tensor *tensors; /* one without a use occupies memory for its whole life */
+	const hr__plan_tensor *tensors; /* a tensor without uses occupies memory as long as it exists */
 	uint32_t op_count, use_count, tensor_count;
-	uint64_t other_bytes; /* in use all the time by plain blocks */
+	uint64_t other_bytes; /* in use by plain blocks, during the whole step */
 } hr__plan_step;
 
 typedef struct hr__plan_machine {
 	uint64_t memory;          /* device memory that may be used */
-	uint64_t out_bytes_per_s; /* of the link in each direction; the two are independent */
+	uint64_t out_bytes_per_s; /* bandwidth of the link in each direction; copies in one direction do not slow down the other */
 	uint64_t in_bytes_per_s;
 	uint64_t copy_ns; /* fixed cost of a copy */
 } hr__plan_machine;
@@ -56,13 +56,13 @@ typedef struct hr__plan_machine {
 typedef struct hr__plan_move {
 	uint32_t tensor;
 	uint32_t out_after; /* it is evicted when this op, which uses it, is done */
-	uint32_t gone_by;   /* the last op that began before its copy was done, by the model: until then its memory is read */
+	uint32_t gone_by;   /* by the model, the last op that begins before its copy is done: its memory is in use until then */
 	uint32_t in_before; /* its restore is requested before this op, which may be the one that needs it */
-	uint32_t starts_by; /* the op that runs when its restore begins, by the model: until then its memory is not touched */
-	uint32_t needed_by; /* the op that uses it next; at or before out_after = in the next step */
+	uint32_t starts_by; /* by the model, the op that runs when its restore begins: its new memory is not used before */
+	uint32_t needed_by; /* the op that uses it next; if it is not after out_after, that op of the next step */
 	uint32_t
-		copy_after; /* it is copied when this op, its last writer, is done, though others may still read it before it is evicted;
-		             * after out_after = in the step before. Copying it at its eviction is also correct, but slower */
+		copy_after; /* it is copied when this op, its last writer, is done; other ops may still read it before it is evicted. If this op is
+		             * after out_after, that op of the previous step. Copying it at its eviction is also correct, but slower */
 	bool clean;     /* it has a valid host copy, so it is evicted without a copy; copy_after has no meaning then */
 } hr__plan_move;
 
@@ -76,17 +76,17 @@ typedef struct hr__plan {
 	uint64_t peak_bytes;          /* peak of bytes in use with this plan, by the model: at most machine->memory */
 } hr__plan;
 
-/* Finds a plan that needs little time, and then few bytes. HR_OUT_OF_MEMORY if some op cannot run in machine->memory whatever is
- * evicted (hr__plan_least says what would be enough), HR_INVALID_ARGUMENT for an inconsistent step, HR_NO_HOST_MEMORY. A step that
- * fits as it is gets a plan without moves. Deterministic. */
+/* Finds a plan with little extra time and, among those, few bytes over the link. HR_OUT_OF_MEMORY if some op cannot run in
+ * machine->memory whatever is evicted (hr__plan_least says what would be enough), HR_INVALID_ARGUMENT for an inconsistent step,
+ * HR_NO_HOST_MEMORY. A step that fits as it is gets a plan without moves. Deterministic. */
 hr_status hr__plan_make(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan *out);
 void hr__plan_free(hr__plan *plan);
 
-/* The least memory in which the step runs: the maximum over its ops of what an op uses and what must stay. *op (may be NULL) gets
- * that op. 0 for an inconsistent step, or if host memory ran out. */
+/* The least memory in which the step can run: the maximum over its ops of the bytes that the op uses and those that may not be evicted.
+ * *op (may be NULL) receives the op with that maximum. 0 for an inconsistent step, or if host memory ran out. */
 uint64_t hr__plan_least(const hr__plan_step *step, uint32_t *op);
 
-/* Peak of bytes in use if nothing is evicted. 0 as above. */
+/* Peak of bytes in use if nothing is evicted. 0 in the same cases as hr__plan_least. */
 uint64_t hr__plan_peak(const hr__plan_step *step);
 
 /* Time of the step without any limit: the sum of its ops. */

@@ -1,21 +1,21 @@
-/* plan_draft.h - a plan under construction: which gaps are used, and when their tensors are restored. Private to plan*.c. */
+/* plan_draft.h - a plan under construction: in which gaps tensors are evicted, and when they are restored. Private to plan*.c. */
 #ifndef HR_LMS_PLAN_DRAFT_H
 #define HR_LMS_PLAN_DRAFT_H
 
 #include "core/lms/plan/plan_ring.h"
 
-/* ---- occupancy: adds to ranges of positions, finds the highest ---- */
+/* ---- occupancy: bytes in use at each position of the ring, as a segment tree ---- */
 
 typedef struct hr__occupancy {
-	uint64_t *highest; /* of the node's positions, without what was added to nodes above */
-	uint64_t *added;   /* to all of the node's positions */
+	uint64_t *highest; /* by node: highest of its positions, without what was added to the nodes above */
+	uint64_t *added;   /* by node: bytes added to all of its positions */
 	uint32_t n, leaves;
 } hr__occupancy;
 
 /* Allocates from [scratch]; false if there is no memory. */
 bool hr__occupancy_open(hr__occupancy *occupancy, hr__plan_scratch *scratch, uint32_t n);
 void hr__occupancy_set(hr__occupancy *occupancy, const uint64_t *values);
-/* Positions first to last, both included. [bytes] may be a negative number modulo 2^64; the result may not. */
+/* Adds [bytes] to positions first to last, both included. [bytes] may be negative (modulo 2^64), but no position may become so. */
 void hr__occupancy_add(hr__occupancy *occupancy, uint32_t first, uint32_t last, uint64_t bytes);
 uint64_t hr__occupancy_highest(const hr__occupancy *occupancy, uint32_t first, uint32_t last);
 /* The last position from first to last that is higher than [limit]; UINT32_MAX if there is none. */
@@ -23,8 +23,8 @@ uint32_t hr__occupancy_last_above(const hr__occupancy *occupancy, uint32_t first
 
 /* ---- the draft ---- */
 
-#define HR__PLAN_DRAFT_STEPS 6 /* simulated at most */
-#define HR__PLAN_DRAFT_RANKS 3 /* of gaps, best first */
+#define HR__PLAN_DRAFT_STEPS 6 /* most steps to simulate for a draft */
+#define HR__PLAN_DRAFT_RANKS 3 /* ranks of gaps, best first */
 
 typedef struct hr__plan_draft {
 	bool *chosen;           /* by gap */
@@ -40,7 +40,7 @@ typedef struct hr__plan_draft {
 typedef enum hr__link_reservation {
 	HR__RESERVE_NOTHING,   /* no reservations; a gap ends at its next use */
 	HR__RESERVE_TO_CHOOSE, /* gaps are chosen by when the link has time to restore them, and end at their next use */
-	HR__RESERVE_AND_KEEP   /* as TO_CHOOSE, but gaps end where the reserved time begins */
+	HR__RESERVE_AND_KEEP   /* like TO_CHOOSE, but a gap ends where its reserved time begins */
 } hr__link_reservation;
 
 /* How gaps are chosen and restores placed. Several strategies are tried; the simulation finds the best. */
@@ -54,7 +54,7 @@ typedef struct hr__plan_strategy {
 
 typedef struct hr__plan_freed {
 	uint64_t when, bytes;
-	uint32_t gap; /* whose copy freed it; HR__PLAN_NO_GAP = an op freed it */
+	uint32_t gap; /* the gap whose copy freed the memory; HR__PLAN_NO_GAP = an op freed it */
 } hr__plan_freed;
 
 typedef struct hr__plan_drafting {
@@ -69,15 +69,15 @@ typedef struct hr__plan_drafting {
 	uint32_t *need_of; /* by gap: its index in by_need */
 	uint64_t *starts, *ends, *heaps[HR__PLAN_DRAFT_RANKS];
 	uint32_t heap_counts[HR__PLAN_DRAFT_RANKS];
-	uint64_t *slots; /* by op: time of the link in, while the op computes, that is not reserved */
+	uint64_t *slots; /* by op: unreserved time of the link towards the device while the op computes */
 	uint32_t *open;  /* by op: how many ops back the link has unreserved time, or a shortcut towards it */
-	uint32_t *early; /* by gap: how many ops before its next use it is back because of a reservation */
+	uint32_t *early; /* by gap: how many ops before its next use its restore is done, because of a reservation */
 	/* To simulate: chosen gaps by eviction, by copied_after and by in_before, with the first index of each op. */
 	uint32_t *outs, *outs_first, *copies, *copies_first, *ins, *ins_first;
-	uint64_t *out_done;        /* by gap */
+	uint64_t *out_done;        /* by gap: when its copy to the host was done in the last simulated step */
 	uint64_t *restore_began;   /* by gap: when its restore began in the last simulated step */
 	uint64_t *started, *ended; /* by op: when it began and ended in the last simulated step */
-	bool *avoid;               /* by gap: gets the worst rank, to see whether that helps */
+	bool *avoid;               /* by gap: give it the worst rank, to try whether the draft gets better without it */
 	uint64_t *ready;           /* by op: when the restores that it needs are done */
 	uint32_t *last;            /* by op: the gap of the last restore that it needs */
 	hr__plan_freed *freed_by_ops, *freed_by_copies;

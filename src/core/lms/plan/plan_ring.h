@@ -1,7 +1,7 @@
 /* plan_ring.h - a step in the form that the planner needs: uses by tensor, gaps, occupancy. Private to plan*.c and bound.c.
  *
  * Positions are ops. A gap is the time between two successive uses of a tensor, during which it may be evicted. The gap from the
- * last use to the first one of the next step wraps around. Gaps without a position between their two ops are left out. */
+ * last use to the first use in the next step wraps around. Gaps between adjacent ops are left out, because they have no position. */
 #ifndef HR_LMS_PLAN_RING_H
 #define HR_LMS_PLAN_RING_H
 
@@ -9,7 +9,7 @@
 
 #define HR__PLAN_NO_GAP UINT32_MAX
 
-/* Host memory that is freed all at once. All zero = none. */
+/* Blocks of host memory that are freed together. All zero = no blocks. */
 #define HR__PLAN_SCRATCH_BLOCKS 48
 
 typedef struct hr__plan_scratch {
@@ -26,7 +26,7 @@ typedef struct hr__plan_gap {
 	uint64_t bytes;
 	uint64_t out_ns, in_ns; /* time of a copy in each direction */
 	uint32_t tensor;
-	uint32_t from, to; /* uses: it may be evicted after [from] and before [to]; to <= from = in the next step */
+	uint32_t from, to; /* ops that use it: it may be evicted after [from] and before [to]; to <= from: in the next step */
 } hr__plan_gap;
 
 typedef struct hr__plan_ring {
@@ -36,14 +36,14 @@ typedef struct hr__plan_ring {
 	uint32_t n;          /* ops */
 	uint64_t *occupied;  /* at each op, if nothing is evicted */
 	uint64_t *least;     /* at each op, if everything is evicted that may be */
-	uint64_t *time;      /* compute time before each op; [n] = of all */
-	uint32_t *first;     /* by tensor: index of its first use in at, wrote and gap_after; [tensor_count] = the end */
-	uint32_t *at;        /* ops, by tensor, in order */
-	bool *wrote;         /* no older copy is valid after this use */
-	uint32_t *gap_after; /* index of the gap that follows the use, or HR__PLAN_NO_GAP */
+	uint64_t *time;      /* compute time before each op; time[n] = that of the whole step */
+	uint32_t *first;     /* by tensor: index of its first use in [at], [wrote] and [gap_after]; first[tensor_count] = their length */
+	uint32_t *at;        /* by use: the op; the uses of a tensor are consecutive, in order */
+	bool *wrote;         /* by use: it writes, so that no older host copy is valid afterwards */
+	uint32_t *gap_after; /* by use: index of the gap that follows it, or HR__PLAN_NO_GAP */
 	hr__plan_gap *gaps;
 	uint32_t gap_count;
-	uint64_t *born, *dead; /* at each op: bytes that it creates, bytes that die with it */
+	uint64_t *born, *dead; /* at each op: bytes of tensors that it creates, and of tensors that are destroyed after it */
 } hr__plan_ring;
 
 /* [machine] may be NULL: then gaps have no times. HR_INVALID_ARGUMENT, HR_NO_HOST_MEMORY; on failure there is nothing to close. */
@@ -53,7 +53,7 @@ void hr__plan_ring_close(hr__plan_ring *ring);
 /* Nanoseconds to copy [bytes] at [bytes_per_s], rounded up, plus copy_ns; UINT64_MAX on overflow. */
 uint64_t hr__plan_ring_copy_ns(uint64_t bytes, uint64_t bytes_per_s, uint64_t copy_ns);
 
-/* Positions from [from] to [to], forward in time; [to] == [from] is a whole turn. */
+/* Number of positions from [from] forward to [to]; a whole turn if they are equal. */
 static inline uint32_t hr__plan_ring_distance(const hr__plan_ring *ring, uint32_t from, uint32_t to)
 {
 	return to > from ? to - from : to + ring->n - from;

@@ -201,17 +201,17 @@ bool hr__fixed_release_shadows(hr__lms *lms, const hr__tensor *except, uint64_t 
 
 /* ---- memory ---- */
 
-hr_status hr__fixed_map(hr__tensor *tensor, const hr_request *request, bool idle)
+hr_status hr__fixed_map(hr__tensor *tensor, const hr_request *request, bool inactive)
 {
 	HR_ASSERT(hr__tensor_owns_pages(tensor) && hr__state_place(tensor) == HR__PLACE_RESTORING);
 	hr_status status = HR_OK;
 	if (!tensor->span) {
 		status = hr__span_take(tensor->lms->allocator, request, &tensor->span);
 	} else if (!hr__span_has_memory(tensor->span)) {
-		status = hr__span_occupy(tensor->span, request, idle, tensor->shadow ? move_shadow_aside : NULL, tensor);
+		status = hr__span_occupy(tensor->span, request, inactive, tensor->shadow ? move_shadow_aside : NULL, tensor);
 		if (status && tensor->shadow) map_shadow(tensor, AT_TENSOR); /* back where it was */
-	} else if (idle) {                                               /* pages left by a restore that failed */
-		hr__meters_idle(tensor->lms->allocator, (int64_t)hr__span_bytes(tensor->span));
+	} else if (inactive) {                                           /* pages left by a restore that failed */
+		hr__meters_add_inactive(tensor->lms->allocator, (int64_t)hr__span_bytes(tensor->span));
 	}
 	if (status) return status;
 	tensor->address = hr__span_address(tensor->span);

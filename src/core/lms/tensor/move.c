@@ -279,7 +279,7 @@ hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream)
 		if (!status) status = hr__block_give(lms->allocator, tensor->address, streams, epoch, true);
 	}
 	if (status) return status;
-	hr__meters_idle(lms->allocator, -(int64_t)tensor->device_bytes);
+	hr__meters_add_inactive(lms->allocator, -(int64_t)tensor->device_bytes);
 	if (!tensor->eviction_traced) trace_move(tensor, HR__EVENT_EVICT, 0);
 	tensor->eviction_traced = false;
 	hr__learned_evicted(lms, tensor);
@@ -326,14 +326,14 @@ static bool had_memory(const hr__tensor *tensor)
 }
 
 /* Allocates at the address that the plan assigns, if that is free or planned evictions can free it. */
-static hr_status take_planned_address(hr__tensor *tensor, const hr_request *request, bool idle)
+static hr_status take_planned_address(hr__tensor *tensor, const hr_request *request, bool inactive)
 {
 	hr__lms *lms = tensor->lms;
 	uint64_t place = hr__learned_address(tensor), bytes = 0;
 	if (!place) return HR_NOT_READY;
-	hr_status status = hr__block_take_at(lms->allocator, request, had_memory(tensor), idle, place, &bytes);
+	hr_status status = hr__block_take_at(lms->allocator, request, had_memory(tensor), inactive, place, &bytes);
 	if (status == HR_NOT_READY && hr__reclaim_range(lms, place, tensor->bytes, request->stream))
-		status = hr__block_take_at(lms->allocator, request, had_memory(tensor), idle, place, &bytes);
+		status = hr__block_take_at(lms->allocator, request, had_memory(tensor), inactive, place, &bytes);
 	char name[HR__TENSOR_NAME];
 	if (status == HR_NOT_READY)
 		return hr__fail(HR_OUT_OF_MEMORY, "the address that the plan assigns to %s is in use",
@@ -346,7 +346,7 @@ static hr_status take_planned_address(hr__tensor *tensor, const hr_request *requ
 
 /* The first memory of a tensor is a request like any other; later ones are internal. The bytes are counted as resident first, so
  * that all threads together stay within the limit for tensors. */
-static hr_status take_any_memory(hr__tensor *tensor, hr_stream stream, bool idle)
+static hr_status take_any_memory(hr__tensor *tensor, hr_stream stream, bool inactive)
 {
 	hr__lms *lms = tensor->lms;
 	hr_request request = request_of(tensor, stream);
@@ -354,17 +354,17 @@ static hr_status take_any_memory(hr__tensor *tensor, hr_stream stream, bool idle
 	hr_status status = hr__reclaim_to_limit(lms, bytes, stream);
 	if (status) return status;
 	if (hr__tensor_owns_pages(tensor)) {
-		status = hr__fixed_map(tensor, &request, idle);
+		status = hr__fixed_map(tensor, &request, inactive);
 		if (status) hr__lms_count(&lms->resident, -(int64_t)bytes);
 		return status;
 	}
-	status = take_planned_address(tensor, &request, idle);
+	status = take_planned_address(tensor, &request, inactive);
 	if (!status) return HR_OK;
 	void *block = NULL;
 	uint64_t address = 0, taken = bytes;
 	/* A prefetch waits for its place; any other call accepts any address. */
 	if (status == HR_OUT_OF_MEMORY && hr__reclaim_mode() != HR__RECLAIM_ANY) {
-	} else if (had_memory(tensor)) status = hr__block_take(lms->allocator, &request, idle, &address, &taken);
+	} else if (had_memory(tensor)) status = hr__block_take(lms->allocator, &request, inactive, &address, &taken);
 	else status = hr_alloc(lms->handle, &request, &block);
 	if (status) {
 		hr__lms_count(&lms->resident, -(int64_t)bytes);
@@ -375,10 +375,10 @@ static hr_status take_any_memory(hr__tensor *tensor, hr_stream stream, bool idle
 	return HR_OK;
 }
 
-static hr_status take_memory(hr__tensor *tensor, hr_stream stream, bool idle)
+static hr_status take_memory(hr__tensor *tensor, hr_stream stream, bool inactive)
 {
 	hr__stacks_before before = hr__stacks_replace(tensor->stack);
-	hr_status status = take_any_memory(tensor, stream, idle);
+	hr_status status = take_any_memory(tensor, stream, inactive);
 	hr__stacks_restore(before);
 	return status;
 }
@@ -398,14 +398,14 @@ static hr_status load_contents(hr__tensor *tensor, uint64_t *epoch)
 	return status;
 }
 
-hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, bool idle)
+hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, bool inactive)
 {
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RESTORING && !tensor->address);
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
 	bool was_out = tensor->copy.bytes != 0, copies = was_out && contents;
 	uint64_t epoch = 0;
-	hr_status status = take_memory(tensor, copies ? lms->in_stream : stream, idle);
+	hr_status status = take_memory(tensor, copies ? lms->in_stream : stream, inactive);
 	if (status) return status;
 	hr__block_own(lms->allocator, tensor->address, tensor->index + 1);
 	if (copies) status = load_contents(tensor, &epoch);
@@ -416,7 +416,7 @@ hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, 
 		else
 			hr__block_give(lms->allocator, tensor->address, bit(lms->in_stream) | bit(lms->out_stream),
 			               hr__device_epoch(lms->device), true);
-		if (idle) hr__meters_idle(lms->allocator, -(int64_t)tensor->device_bytes);
+		if (inactive) hr__meters_add_inactive(lms->allocator, -(int64_t)tensor->device_bytes);
 		hr__lms_count(&lms->resident, -(int64_t)tensor->device_bytes);
 		tensor->address = 0;
 		return hr__fail(status, "%s", why);
@@ -475,7 +475,7 @@ hr_status hr__move_invalidate_copy(hr__tensor *tensor, hr_stream stream)
 /* The memory of an unpinned tensor was freed. */
 static void count_freed(const hr__tensor *tensor)
 {
-	hr__meters_idle(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
+	hr__meters_add_inactive(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
 	hr__lms_count(&tensor->lms->resident, -(int64_t)tensor->device_bytes);
 }
 

@@ -127,7 +127,7 @@ static hr_status pin_tensor(hr__tensor *tensor, hr_tensor handle, hr_access acce
 			add_pin_stream(tensor, stream);
 			if (!hr__state_pin(tensor, &word)) continue;
 			/* Counted after the pin, so that two threads never count one tensor twice: the peak of active bytes would keep that. */
-			if (!(word & HR__WORD_PINS)) hr__meters_idle(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
+			if (!(word & HR__WORD_PINS)) hr__meters_add_inactive(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
 			return HR_OK;
 		}
 		case HR__PLACE_NEW:
@@ -159,9 +159,9 @@ static bool release_pin(hr__tensor *tensor, enum hr__place place)
 		if (HR_UNLIKELY(!hr__word_pins(word))) return false; /* two threads released the last pin */
 		bool last = hr__word_pins(word) == 1;
 		/* Counted as inactive before other threads can see that and claim it. */
-		if (last) hr__meters_idle(tensor->lms->allocator, (int64_t)tensor->device_bytes);
+		if (last) hr__meters_add_inactive(tensor->lms->allocator, (int64_t)tensor->device_bytes);
 		if (hr__state_unpin(tensor, &word, place)) return last;
-		if (last) hr__meters_idle(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
+		if (last) hr__meters_add_inactive(tensor->lms->allocator, -(int64_t)tensor->device_bytes);
 	}
 }
 
@@ -435,7 +435,7 @@ static void call_unused(hr__lms *lms, const hr_pin *pins, size_t count)
 
 static hr_status unpin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
-	bool idle = false;
+	bool became_inactive = false;
 	hr_status status, found = HR_OK;
 	for (size_t i = 0; i < count; i++) {
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
@@ -444,15 +444,15 @@ static hr_status unpin_checked(hr__lms *lms, const hr_pin *pins, size_t count, h
 			continue;
 		}
 		bool last = unpin_one(tensor, stream);
-		idle |= last;
+		became_inactive |= last;
 		if (!last || !lms->verify) continue;
 		status = verify_unpinned(tensor, pins[i].tensor, stream);
 		if (!found) found = status;
 	}
 	count_held(lms, -(int64_t)count);
-	if (idle) hr__lms_note_change(lms);
+	if (became_inactive) hr__lms_note_change(lms);
 	if (lms->learned) hr__learned_unpinned(lms, pins, count, stream);
-	if (idle && lms->policy.unused) call_unused(lms, pins, count);
+	if (became_inactive && lms->policy.unused) call_unused(lms, pins, count);
 	return found;
 }
 

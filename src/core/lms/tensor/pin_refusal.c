@@ -86,12 +86,12 @@ hr_status hr__pin_fail_no_room(hr__lms *lms, const hr_pin *pins, size_t count, b
 		return hr__fail_in(HR_OUT_OF_MEMORY, "%s cannot run, because no tensor can be evicted to make room for it", who);
 	struct demand demand = measure_demand(lms, pins, count);
 	list_tensors(pins, count, list, sizeof list);
-	int64_t idle = hr__lms_inactive(lms);
-	if (!lms->enabled && !never && idle > 0)
+	int64_t inactive = hr__lms_inactive(lms);
+	if (!lms->enabled && !never && inactive > 0)
 		return hr__fail_in(HR_OUT_OF_MEMORY,
 		                   "%s cannot run: it needs %s at once (%s), and %s of inactive tensors cannot be evicted; "
 		                   "hr_set_lms_enabled(true) or HEADROOM_LMS=1 allows it",
-		                   who, hr__sizes_text(&demand.own, 1).text[0], list, hr__format_size((uint64_t)idle, more, sizeof more));
+		                   who, hr__sizes_text(&demand.own, 1).text[0], list, hr__format_size((uint64_t)inactive, more, sizeof more));
 	hr_stats stats;
 	hr_stats_init(&stats);
 	(void)!hr_allocator_get_stats(lms->handle, &stats); /* zeros if it fails */

@@ -5,7 +5,7 @@
 
 #define BIT(place) (1u << HR__PLACE_##place)
 
-/* Whether the table of state.h, with what hr_lms_check does, has a change from one place to the other. */
+/* Whether state.h allows a change from one place to the other: in its table, or by hr__state_freeze. */
 static __attribute__((unused)) bool is_transition(enum hr__place from, enum hr__place to)
 {
 	static const unsigned table[] = { [HR__PLACE_UNUSED] = BIT(NEW),
@@ -19,7 +19,7 @@ static __attribute__((unused)) bool is_transition(enum hr__place from, enum hr__
 	return from < sizeof table / sizeof *table && table[from] >> to & 1;
 }
 
-/* Invariants 2 and 3, for a tensor that becomes visible at that place. */
+/* Invariants 2 and 3, for a tensor whose exclusive access ends at [place]. */
 static __attribute__((unused)) bool belongs_at(const hr__tensor *tensor, enum hr__place place)
 {
 	bool has_memory = hr__load_relaxed(&tensor->address) != 0, has_copy = tensor->copy.bytes != 0;
@@ -37,7 +37,7 @@ static uint64_t with_place(uint64_t word, enum hr__place place)
 	return (word & ~HR__WORD_PLACE) | (uint64_t)place;
 }
 
-/* Sets EVICTING, RESTORING or DESTROYING, if the tensor is at [from] and not pinned. */
+/* Sets EVICTING, RESTORING or DESTROYING, if the tensor has the generation of [word], is at [from] and is not pinned. */
 static bool claim(hr__tensor *tensor, uint64_t word, enum hr__place from, enum hr__place to)
 {
 	uint64_t now = hr__load_relaxed(&tensor->word);
@@ -169,18 +169,19 @@ void hr__state_wait(unsigned attempt)
 
 /* ---- for hr_lms_check ---- */
 
+/* The place of a frozen tensor says what it was before. */
 static const struct {
 	enum hr__place from, to;
 } frozen[] = { { HR__PLACE_RESIDENT, HR__PLACE_MOVING },
 	           { HR__PLACE_EVICTED, HR__PLACE_RESTORING },
 	           { HR__PLACE_NEW, HR__PLACE_EVICTING } };
 
-#define FROZEN (sizeof frozen / sizeof *frozen)
+#define FROZEN_COUNT (sizeof frozen / sizeof *frozen)
 
 bool hr__state_freeze(hr__tensor *tensor)
 {
 	uint64_t word = hr__load_relaxed(&tensor->word);
-	for (size_t i = 0; i < FROZEN;) {
+	for (size_t i = 0; i < FROZEN_COUNT;) {
 		if (hr__word_place(word) != frozen[i].from) i++;
 		else if (hr__cas_acq_rel(&tensor->word, &word, with_place(word, frozen[i].to))) return true;
 		else i = 0; /* the word has changed */
@@ -191,8 +192,8 @@ bool hr__state_freeze(hr__tensor *tensor)
 enum hr__place hr__state_frozen_place(uint64_t word)
 {
 	size_t i = 0;
-	while (i < FROZEN && frozen[i].to != hr__word_place(word)) i++;
-	HR_ASSERT(i < FROZEN);
+	while (i < FROZEN_COUNT && frozen[i].to != hr__word_place(word)) i++;
+	HR_ASSERT(i < FROZEN_COUNT);
 	return frozen[i].from;
 }
 

@@ -19,8 +19,9 @@
  *     DESTROYING    NEW, RESIDENT, EVICTED
  *                                 hr__state_cancel_destruction    the device does not release its memory
  *
- * Only state.c and the inline functions below write to a tensor's word. hr_lms_check holds all tensors of a context still: it sets
- * NEW to EVICTING, EVICTED to RESTORING and RESIDENT to MOVING, and sets them back (hr__state_freeze).
+ * The place is part of an atomic word in the tensor's record, which only state.c and the inline functions below write. hr_lms_check
+ * freezes all tensors of a context: it sets NEW to EVICTING, EVICTED to RESTORING and RESIDENT to MOVING, and later sets them back
+ * (hr__state_freeze, hr__state_thaw).
  *
  * The thread that sets EVICTING, RESTORING, MOVING or DESTROYING has exclusive access to the tensor until it sets another place.
  * Other threads wait (hr__state_wait); that thread never waits for a thread that waits for it.
@@ -36,20 +37,21 @@
  *   1  only RESIDENT and MOVING have pins
  *   2  RESIDENT, MOVING and EVICTING have memory, NEW and EVICTED have none
  *   3  EVICTED has a host copy; NEW has none
- *   4  a tensor is in the list of its context exactly while it is not UNUSED, and a resident one is among the first resident_count
+ *   4  a tensor is in the list of its context exactly while it is not UNUSED, and resident tensors are among its first
+ *      resident_count entries
  *   5  the context's counters agree with the bytes of resident, of pinned, of inactive, and of resident and evicted tensors
  *   6  addressed implies pinned and RESIDENT
  *   7  a tensor that owns pages has them at its first address; a fixed tensor without pages of its own is never evicted
  *   8  displaced implies memory and a host copy, and not addressed
  *   9  the queues (evict_queue.h) are in order and complete: BY_USE has all resident tensors, PLANNED all that the policy evicts,
- *      RECENT all evicted ones among the first resident_count. A tensor without memory is in no queue but RECENT. In tests with
- *      one thread: each choice by the queues was that of a scan of all tensors
+ *      RECENT all evicted ones among the first resident_count. A tensor without memory is in no queue but RECENT. Tests
+ *      with one thread also check that the queues choose the same tensor as a scan of all tensors
  *
- * DISPLACED. A move that would overwrite its own source goes through the host. If the device fails at that, and again when the
- * tensor is put back, the device memory is invalid. Its address is not taken then, so no program can see that. The next pin or
- * address call copies the contents back first, or fails. A displaced tensor is evicted without a copy. Such moves are needed: in
- * random states of a fragmented allocator (tests/lms/test_defrag.c), 33 of the 1,408 requests that defragmentation serves have no
- * other solution.
+ * DISPLACED. A move that would overwrite its own source goes through the host. If the device fails during the move, and again when
+ * the tensor is copied back to its old address, its contents are only on the host: the tensor is displaced. Its address was not
+ * taken, so no program can see the invalid device memory. The next pin or address call copies the contents back first, or fails. A
+ * displaced tensor is evicted without a copy. Such moves are needed: in random states of a fragmented allocator
+ * (tests/lms/test_defrag.c), 33 of the 1,408 requests that defragmentation serves have no other solution.
  *
  * MOVING keeps its pins. A pin holds the tensor, not an address, and the address was not taken since the tensor last had no pins.
  * So no work queued under these pins can have touched its memory, and all work that did is in use_streams. Pin, unpin and address
@@ -90,28 +92,28 @@ enum hr__place {
 #define HR__NEVER_EVICT_SMALL 2u /* fixed and smaller than a page: a block like any other */
 
 typedef struct hr__tensor {
-	/* WHERE IT IS. Written by the thread with exclusive access. The copy changes only under the context's lock: a thread with a
-	 * write pin drops it, too. */
+	/* WHERE IT IS. Written by the thread with exclusive access. Exception: [copy], which is also dropped by a thread that takes a write
+	 * pin; it changes only under the context's lock. */
 	hr__atomic_u64 word;
-	_Atomic(struct hr__lms *) lms; /* immutable, see below */
+	_Atomic(struct hr__lms *) lms; /* its context; immutable, as the fields under WHAT IT IS */
 	hr__atomic_u64 address;        /* of its device memory; 0 = none */
 	hr__atomic_u64 device_bytes;   /* size of that memory, whether it has any now or not; immutable */
 
 	/* STREAMS that use its memory. An epoch is the number that a mark covers (core/device/device.h); 0 = nothing to wait for.
 	 * Atomic: a pin reads them while other threads pin and unpin. */
-	hr__atomic_u64 use_streams;   /* may still be using its memory */
-	hr__atomic_u64 use_epoch;     /* of the last of these uses */
+	hr__atomic_u64 use_streams;   /* streams that may still be using its memory */
+	hr__atomic_u64 use_epoch;     /* of the last use by these streams */
 	hr__atomic_u64 restore_epoch; /* of its restore */
 	hr__atomic_u64 copy_epoch;    /* of its copy to the host */
 	hr__atomic_u64 alloc_stream;  /* the stream that allocated its memory, as a mask: only that stream has waited for the memory's
 	                               * previous users. 0 = the in stream, which restore_epoch covers */
-	hr__atomic_u64 alloc_epoch;   /* when it did */
-	hr__atomic_u64 pin_streams;   /* if tensors may be moved: streams that it was ever pinned for. A bit is set before the pin */
+	hr__atomic_u64 alloc_epoch;   /* of that allocation */
+	hr__atomic_u64 pin_streams;   /* if tensors may be moved (defrag): all streams that it was ever pinned for. A bit is set before the pin */
 
 	/* USE. Written by pins, without a lock. */
 	hr__atomic_u64 last_use;     /* number of the last pin call */
 	hr__atomic_u8 has_copy;      /* copy.bytes > 0, for readers without the lock */
-	hr__atomic_u8 unwritten;     /* it has memory, but no call that would write to it has succeeded yet: nothing to read or copy */
+	hr__atomic_u8 unwritten;     /* it has memory, but no write pin has succeeded yet: there are no contents to read or copy */
 	hr__atomic_u8 evict_first;   /* the policy evicts it first. A hint: set under the context's lock, cleared without */
 	hr__atomic_u8 just_restored; /* restored, and not pinned since */
 	hr__atomic_u8 prefetched;    /* prefetched and not pinned since */
@@ -121,7 +123,7 @@ typedef struct hr__tensor {
 	hr__atomic_u8 sum_known; /* verify: [sum] is valid */
 
 	/* WHERE IT IS, continued. */
-	hr__host_copy copy;        /* valid while it exists */
+	hr__host_copy copy;        /* of its contents on the host; valid while copy.bytes > 0 */
 	struct hr__span *span;     /* if it owns pages: its address range, from its first memory on (core/memory/bfc/span.h) */
 	struct hr__shadow *shadow; /* if it owns pages: host pages mapped there while it is evicted (fixed.c); NULL = none were made, or
 	                            * they were released */
@@ -142,7 +144,7 @@ typedef struct hr__tensor {
 	/* POLICY. Under the context's lock; atomic where it is read without. */
 	hr__atomic_u8 never_evict; /* HR__NEVER_EVICT_*; 0 = it may be evicted */
 	hr__atomic_i64 priority;
-	uint32_t member;                   /* index in the context's list; in a spare record the next spare one */
+	uint32_t member;                   /* index in the context's list; in a free record, the next free one */
 	uint32_t queued[HR__EVICT_QUEUES]; /* index in each queue, or HR__EVICT_UNQUEUED */
 	struct {                           /* learned.h */
 		uint32_t slot;                 /* index in the step's record; UINT32_MAX = none yet */
@@ -182,18 +184,19 @@ static inline bool hr__state_is_displaced(const hr__tensor *tensor)
 
 /* Gives an UNUSED record its next generation. No handle finds it yet. */
 void hr__state_reserve(hr__tensor *tensor, uint32_t generation);
-/* All fields are set. */
+/* Makes a reserved record, whose fields are all set, a NEW tensor. */
 void hr__state_create(hr__tensor *tensor);
-/* From here on [word] is a word of the tensor or its handle: a tensor of another generation is left alone. False if it is not at
- * [from], or pinned. */
+/* In this function and those below, [word] is a word of the tensor that the caller has read, or its handle; only the generation counts.
+ * Returns false if the tensor has another generation, is not at [from], or is pinned. */
 bool hr__state_begin_destruction(hr__tensor *tensor, uint64_t word, enum hr__place from);
 void hr__state_cancel_destruction(hr__tensor *tensor, enum hr__place to);
-/* The context closes: sets DESTROYING whatever the place, and drops all pins. */
+/* When the context closes: sets DESTROYING, whatever the place, and drops all pins. */
 void hr__state_force_destruction(hr__tensor *tensor);
-/* It has no memory and no host copy any more, and is in no list. Also for a tensor whose creation failed (NEW). */
+/* Makes the record UNUSED. The tensor must have no memory and no host copy, and be in no list. Also for a tensor whose creation failed
+ * (NEW). */
 void hr__state_free(hr__tensor *tensor);
 
-/* ---- evicting, restoring, moving: the begin functions return false if another thread was faster ---- */
+/* ---- evicting, restoring, moving: a begin function returns false if another thread changed the tensor first ---- */
 
 bool hr__state_begin_eviction(hr__tensor *tensor, uint64_t word);
 void hr__state_end_eviction(hr__tensor *tensor, enum hr__place to);
@@ -201,26 +204,27 @@ bool hr__state_begin_restore(hr__tensor *tensor, uint64_t word, enum hr__place f
 void hr__state_end_restore(hr__tensor *tensor, enum hr__place to, bool pinned);
 bool hr__state_begin_move(hr__tensor *tensor, uint64_t word);
 void hr__state_end_move(hr__tensor *tensor);
-/* While it is MOVING. */
+/* The tensor must be MOVING. */
 void hr__state_set_displaced(hr__tensor *tensor);
 void hr__state_clear_displaced(hr__tensor *tensor);
 
-/* Sets or, if all zero, clears what is known of the host copy. */
+/* Sets the description of the host copy; all zero = there is none. */
 void hr__state_set_copy(hr__tensor *tensor, hr__host_copy copy);
 
-/* Waits briefly for the thread with exclusive access. */
+/* Pauses the calling thread while another has exclusive access; [attempt] counts the calls in a row. */
 void hr__state_wait(unsigned attempt);
 
 /* ---- for hr_lms_check ---- */
 
-/* Keeps all other threads from changing a tensor. False if one has exclusive access. */
+/* Keeps all other threads from changing a tensor. False if another thread has exclusive access already. */
 bool hr__state_freeze(hr__tensor *tensor);
 void hr__state_thaw(hr__tensor *tensor);
 /* The place of a frozen tensor before it was frozen. */
 enum hr__place hr__state_frozen_place(uint64_t word);
 
-/* ---- pins: inline, because they are the hot path. *word is the word that the caller has seen, and after a failure the current one
- * ---- */
+/* ---- pins: inline, because they are the hot path ----
+ *
+ * *word is the word that the caller has read. A function that returns false sets it to the current word. */
 
 static inline bool hr__state_pin(hr__tensor *tensor, uint64_t *word)
 {
@@ -229,7 +233,7 @@ static inline bool hr__state_pin(hr__tensor *tensor, uint64_t *word)
 	return hr__cas_acq_rel(&tensor->word, word, *word + HR__WORD_PIN);
 }
 
-/* After the last unpin the tensor is RESIDENT, or EVICTING for the caller, as [to] says. */
+/* The last unpin sets the place [to]: RESIDENT, or EVICTING if the caller goes on to free the memory. */
 static inline bool hr__state_unpin(hr__tensor *tensor, uint64_t *word, enum hr__place to)
 {
 	HR_ASSERT(hr__word_place(*word) == HR__PLACE_RESIDENT && hr__word_pins(*word) > 0);

@@ -248,12 +248,12 @@ void hr__lms_destroy_tensors(hr__lms *lms)
 		bool gone;
 		hr__tensor *tensor = lms->members[lms->member_count - 1];
 		uint64_t word = hr__load_relaxed(&tensor->word);
-		if (word & HR__WORD_PINS) hr__meters_idle(lms->allocator, (int64_t)tensor->device_bytes); /* as if it were unpinned */
+		if (word & HR__WORD_PINS) hr__meters_add_inactive(lms->allocator, (int64_t)tensor->device_bytes); /* as if it were unpinned */
 		hr__state_force_destruction(tensor);
 		destroy(tensor, true, &gone);
 	}
 	HR_ASSERT(!hr__load_relaxed(&lms->resident) && !hr__load_relaxed(&lms->stats.num_tensors));
-	HR_ASSERT(!hr__load_relaxed(&lms->allocator->idle) && !hr__load_relaxed(&lms->stats.bytes_out_now));
+	HR_ASSERT(!hr__load_relaxed(&lms->allocator->inactive) && !hr__load_relaxed(&lms->stats.bytes_out_now));
 }
 
 void hr__tensor_forget_all(void)

@@ -29,7 +29,7 @@ struct attempt {
 	hr__shard *shard;     /* the shard that [id] is in, or the one to try next; its lock is held */
 	bool small;           /* preferred pool */
 	bool quiet;           /* not counted as a request */
-	bool idle;            /* for a tensor that is not pinned: the bytes count as inactive */
+	bool inactive;            /* for a tensor that is not pinned: the bytes count as inactive */
 	uint64_t size, alignment;
 	hr__chunk_id id;      /* the chunk that was found; 0 = none */
 	uint64_t address;     /* address of [id] */
@@ -432,7 +432,7 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 	hr__chunk_describe(chunk, request);
 	hr__lookup_insert(&shard->lookup, attempt->address, attempt->id);
 	hr__log_alloc(cache, request, attempt->address);
-	if (attempt->idle) hr__meters_idle(shard->allocator, (int64_t)attempt->size);
+	if (attempt->inactive) hr__meters_add_inactive(shard->allocator, (int64_t)attempt->size);
 	hr__meter_account(shard, cache, (int64_t)attempt->size);
 	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
 	if (attempt->quiet) {
@@ -463,12 +463,12 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	}
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
 	hr__meter_account(shard, cache, -(int64_t)chunk->size);
-	int64_t idle = attempt->idle ? (int64_t)chunk->size : 0;
+	int64_t inactive = attempt->inactive ? (int64_t)chunk->size : 0;
 	chunk->streams |= streams;
 	chunk->epoch = epoch;
 	hr__shard_give(shard, attempt->id);
 	hr__lock_release(&shard->lock);
-	if (idle) hr__meters_idle(shard->allocator, -idle);
+	if (inactive) hr__meters_add_inactive(shard->allocator, -inactive);
 }
 
 /* Takes a chunk of this size from the cache. alloc.c usually does so first; it leaves the cache alone when the thread's meter is at its
@@ -515,9 +515,9 @@ static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_
 	return HR_OK;
 }
 
-static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quiet, bool idle, void **out)
+static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quiet, bool inactive, void **out)
 {
-	struct attempt attempt = { .alignment = request->alignment, .quiet = quiet, .idle = idle };
+	struct attempt attempt = { .alignment = request->alignment, .quiet = quiet, .inactive = inactive };
 	HR_ASSERT(allocator->kind == HR__KIND_BFC && hr__lock_none_from(HR__RANK_CACHES));
 	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot allocate %zu bytes: too large to round up", allocator->name, request->bytes);
@@ -556,14 +556,14 @@ hr_status hr__bfc_alloc(hr__allocator *allocator, hr__cache *cache, const hr_req
 	return alloc(allocator, cache, request, false, false, out);
 }
 
-hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool idle, void **out)
+hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool inactive, void **out)
 {
-	return alloc(allocator, cache, request, true, idle, out);
+	return alloc(allocator, cache, request, true, inactive, out);
 }
 
-hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool idle, uint64_t address)
+hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool inactive, uint64_t address)
 {
-	struct attempt attempt = { .alignment = request->alignment, .quiet = quietly, .idle = idle, .source = HR__SOURCE_FREE_CHUNK };
+	struct attempt attempt = { .alignment = request->alignment, .quiet = quietly, .inactive = inactive, .source = HR__SOURCE_FREE_CHUNK };
 	uint64_t epoch = 0, pending = 0;
 	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size)) return HR_NOT_READY;
 	HR__EACH_SHARD(allocator, shard)

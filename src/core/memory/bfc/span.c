@@ -251,7 +251,7 @@ static hr_status prepare(const hr__span *span)
 	return status;
 }
 
-static void add_to_ledger(hr__span *span, const hr_request *request, bool idle, const enum hr__alloc_source *source)
+static void add_to_ledger(hr__span *span, const hr_request *request, bool inactive, const enum hr__alloc_source *source)
 {
 	hr__allocator *allocator = span->allocator;
 	hr__shard *shard = shard_of(span);
@@ -271,7 +271,7 @@ static void add_to_ledger(hr__span *span, const hr_request *request, bool idle, 
 	hr__store_relaxed(&chunk->state, HR__CHUNK_IN_USE);
 	hr__lookup_insert(&shard->lookup, span->address, span->id);
 	hr__log_alloc(cache, request, span->address);
-	if (idle) hr__meters_idle(allocator, (int64_t)span->bytes);
+	if (inactive) hr__meters_add_inactive(allocator, (int64_t)span->bytes);
 	hr__meter_account(shard, cache, (int64_t)span->bytes);
 	hr__owner_add(&shard->stats.requested, (int64_t)request->bytes);
 	hr__owner_add(&allocator->spans, 1);
@@ -335,7 +335,7 @@ hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr_
 	return status;
 }
 
-hr_status hr__span_occupy(hr__span *span, const hr_request *request, bool idle, hr_status (*clear)(void *context), void *context)
+hr_status hr__span_occupy(hr__span *span, const hr_request *request, bool inactive, hr_status (*clear)(void *context), void *context)
 {
 	enum hr__alloc_source source;
 	HR_ASSERT(!span->has_memory);
@@ -343,7 +343,7 @@ hr_status hr__span_occupy(hr__span *span, const hr_request *request, bool idle, 
 	if (!status) status = prepare(span);
 	if (!status) status = get_memory(span, request, &(struct clearing){ clear, context }, &source);
 	if (status) return status;
-	add_to_ledger(span, request, idle, NULL);
+	add_to_ledger(span, request, inactive, NULL);
 	return HR_OK;
 }
 

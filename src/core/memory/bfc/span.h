@@ -14,7 +14,7 @@ hr_status hr__span_take(hr__allocator *allocator, const hr_request *request, hr_
 hr_status hr__span_vacate(hr__span *span);
 /* Maps memory at the same addresses again; not counted as a request. [clear] (may be NULL) is called once the pages are available,
  * just before they are mapped; if it fails, so does this call. */
-hr_status hr__span_occupy(hr__span *span, const hr_request *request, bool idle, hr_status (*clear)(void *context), void *context);
+hr_status hr__span_occupy(hr__span *span, const hr_request *request, bool inactive, hr_status (*clear)(void *context), void *context);
 /* Releases memory and addresses; counted as a free. Idle as for hr__span_vacate. On failure nothing has changed. */
 hr_status hr__span_give(hr__span *span);
 /* Abandons a span whose memory the device refused to release. The memory stays with the allocator until that is closed. */

@@ -12,22 +12,22 @@ static uint64_t occupied(const hr__allocator *allocator, const hr_request *reque
 	return bytes;
 }
 
-hr_status hr__block_take(hr__allocator *allocator, const hr_request *request, bool idle, uint64_t *address, uint64_t *bytes)
+hr_status hr__block_take(hr__allocator *allocator, const hr_request *request, bool inactive, uint64_t *address, uint64_t *bytes)
 {
 	void *block;
 	HR_ASSERT(allocator->kind == HR__KIND_BFC);
 	hr_status status = hr__request_check(allocator, request);
-	if (!status) status = hr__bfc_alloc_quietly(allocator, hr__cache_get(allocator), request, idle, &block);
+	if (!status) status = hr__bfc_alloc_quietly(allocator, hr__cache_get(allocator), request, inactive, &block);
 	if (status) return status;
 	*address = (uintptr_t)block;
 	*bytes = occupied(allocator, request);
 	return HR_OK;
 }
 
-hr_status hr__block_take_at(hr__allocator *allocator, const hr_request *request, bool quietly, bool idle, uint64_t address, uint64_t *bytes)
+hr_status hr__block_take_at(hr__allocator *allocator, const hr_request *request, bool quietly, bool inactive, uint64_t address, uint64_t *bytes)
 {
 	hr_status status = hr__request_check(allocator, request);
-	if (!status) status = hr__bfc_alloc_at(allocator, hr__cache_get(allocator), request, quietly, idle, address);
+	if (!status) status = hr__bfc_alloc_at(allocator, hr__cache_get(allocator), request, quietly, inactive, address);
 	if (status) return status;
 	*bytes = occupied(allocator, request);
 	return HR_OK;

@@ -6,13 +6,13 @@
 #include "core/memory/allocator.h"
 #include "core/base/shared.h"
 
-/* Allocates a block for a tensor that is restored or moved: counted in bytes in use, not as a request. [idle]: the tensor is not
+/* Allocates a block for a tensor that is restored or moved: counted in bytes in use, not as a request. [inactive]: the tensor is not
  * pinned, so the bytes are also counted as inactive, until the caller ends that when it frees the block. *bytes gets the size of
  * the block. */
-hr_status hr__block_take(hr__allocator *allocator, const hr_request *request, bool idle, uint64_t *address, uint64_t *bytes);
+hr_status hr__block_take(hr__allocator *allocator, const hr_request *request, bool inactive, uint64_t *address, uint64_t *bytes);
 
 /* Allocates at exactly [address]; counted as a request unless [quietly]. HR_NOT_READY when that memory is not free. */
-hr_status hr__block_take_at(hr__allocator *allocator, const hr_request *request, bool quietly, bool idle, uint64_t address,
+hr_status hr__block_take_at(hr__allocator *allocator, const hr_request *request, bool quietly, bool inactive, uint64_t address,
                             uint64_t *bytes);
 
 /* Total time spent mapping and unmapping pages, by the device's clock: 0 on the simulated device. */

@@ -378,7 +378,7 @@ static void write_allocator_numbers(struct report_page *page)
 	const hr_stats *stats = &report->stats;
 	char size[SIZE_BYTES], more[SIZE_BYTES], share[SHARE_BYTES], count[COUNT_BYTES], remark[160], name[SAFE_BYTES(32u)],
 		kind[SAFE_BYTES(32u)];
-	uint64_t in_use = amount(stats->bytes_in_use), idle = amount(stats->bytes_free);
+	uint64_t in_use = amount(stats->bytes_in_use), free_bytes = amount(stats->bytes_free);
 	snprintf(remark, sizeof remark, "of allocator %s, kind %s", safe(report->allocator, sizeof report->allocator, 32, name),
 	         safe(report->kind, sizeof report->kind, 32, kind));
 	row(page, "limit", report->limit ? size_text(report->limit, size) : "none", remark);
@@ -388,10 +388,10 @@ static void write_allocator_numbers(struct report_page *page)
 	row(page, "in use", size_text(in_use, size), remark);
 	row(page, "cached", size_text(amount(stats->bytes_cached), size), "freed blocks that threads keep");
 	snprintf(remark, sizeof remark, "in %s block%s", count_text(amount(stats->num_free_blocks), count), hr__plural(amount(stats->num_free_blocks)));
-	row(page, "free", size_text(idle, size), remark);
+	row(page, "free", size_text(free_bytes, size), remark);
 	row(page, "largest free block", size_text(amount(stats->largest_free_block), size), "");
-	uint64_t outside = idle > amount(stats->largest_free_block) ? idle - amount(stats->largest_free_block) : 0;
-	row(page, "fragmentation", share_text(outside, idle, share), "of what is free lies outside the largest free block");
+	uint64_t outside = free_bytes > amount(stats->largest_free_block) ? free_bytes - amount(stats->largest_free_block) : 0;
+	row(page, "fragmentation", share_text(outside, free_bytes, share), "of what is free lies outside the largest free block");
 }
 
 static void write_device_numbers(struct report_page *page)

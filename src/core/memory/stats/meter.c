@@ -24,7 +24,7 @@
  * most HR__SLACK too high for each meter.
  *
  * Pins are counted without a lock, so active bytes have one more stage: levels - inactive of an allocator stays at or below
- * [granted], and the sum of [granted] at or below the peak of the device. A pin subtracts from [idle], then compares. A thread that
+ * [granted], and the sum of [granted] at or below the peak of the device. A pin subtracts from [inactive], then compares. A thread that
  * changes levels or [granted] does so under the lock, then compares (grant). Both have a full barrier in between, so at least one
  * of the two sees the other's change.
  *
@@ -113,7 +113,7 @@ static bool device_tracks_active(const hr__usage *usage)
 /* An upper bound on the active bytes of an allocator. */
 static int64_t active_bound(const hr__allocator *allocator)
 {
-	return hr__load_relaxed(&allocator->levels) - hr__load_relaxed(&allocator->idle);
+	return hr__load_relaxed(&allocator->levels) - hr__load_relaxed(&allocator->inactive);
 }
 
 /* Sets [granted] to [least], or to active_bound if that is higher. Pins continue meanwhile. */
@@ -624,10 +624,10 @@ static __attribute__((noinline)) void raise_granted(hr__allocator *allocator)
 	hr__lock_release(allocator->meter_lock);
 }
 
-void hr__meters_idle(hr__allocator *allocator, int64_t bytes)
+void hr__meters_add_inactive(hr__allocator *allocator, int64_t bytes)
 {
 	HR_ASSERT(hr__load_relaxed(&allocator->active) && !hr__lock_is_mine(allocator->meter_lock));
-	hr__fetch_add_seq_cst(&allocator->idle, bytes);
+	hr__fetch_add_seq_cst(&allocator->inactive, bytes);
 	if (bytes < 0 && HR_UNLIKELY(active_bound(allocator) > hr__load_relaxed(&allocator->granted))) raise_granted(allocator);
 }
 
