@@ -112,7 +112,8 @@ HR__SHARED void hr__trace_event(const hr__event *event);
 /* The two most frequent events, without building a struct. hr__trace_alloc may capture the stack of the calling thread (stacks.h), so
  * no lock may be held. About 11 ns, of which the clock takes 9.7; another 2 ns for the pages of the file. */
 void hr__trace_alloc(uint32_t allocator, const hr_request *request, uint64_t address, uint64_t bytes);
-/* hr__trace_alloc without a stack, for a block that was allocated before the recording. May be called with locks held. */
+/* hr__trace_alloc without a stack, for a block that the program does not allocate at this moment: one that existed before the recording,
+ * or that the library moved. May be called with locks held. */
 void hr__trace_alloc_existing(uint32_t allocator, const hr_request *request, uint64_t address, uint64_t bytes);
 void hr__trace_free(uint32_t allocator, uint64_t address, hr_stream stream);
 
