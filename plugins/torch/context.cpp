@@ -151,6 +151,15 @@ HR_API hr_name headroom_torch_set_tag(hr_name tag)
 	return before;
 }
 
+// The number of ops that wrote what they said they read; the message of the first one in [text], of [capacity] bytes.
+HR_API int64_t headroom_torch_violations(char *text, size_t capacity)
+{
+	std::string first;
+	int64_t count = headroom::unpin_failures(&first);
+	snprintf(text, capacity, "%s", first.c_str());
+	return count;
+}
+
 HR_API int64_t headroom_torch_pinned_records(void)
 {
 	return headroom::pinned_records();

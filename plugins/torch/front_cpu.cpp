@@ -1,32 +1,17 @@
 // front_cpu.cpp - CPU tensors on Headroom's emulated device, whose memory is host memory that CPU kernels can use. Tests run the whole plug-in
 // this way without a GPU; programs can train past their limit into a file.
-//
-// A storage that is not pinned points into a range of addresses without access. An op that uses a storage without announcing it faults there,
-// whether the tensor was evicted or not, so that such a mistake does not depend on memory pressure.
 #include "plugin.h"
 
 #include <c10/core/CPUAllocator.h>
 
 #include <pthread.h>
-#include <sys/mman.h>
 #include <sys/sysinfo.h>
 
 namespace headroom {
 
-static std::atomic<size_t> guard_next{0};
-static char *guard_base;
-constexpr size_t GUARD_BYTES = size_t(1) << 43; // addresses only
-
 static hr_stream cpu_stream()
 {
 	return HR_STREAM_HOST;
-}
-
-static void *guard_address(size_t bytes)
-{
-	size_t rounded = (bytes + 4095) & ~size_t(4095);
-	size_t at = guard_next.fetch_add(rounded) % (GUARD_BYTES / 2); // room for any tensor behind it
-	return guard_base + at;
 }
 
 static c10::Allocator *previous_allocator;
@@ -71,9 +56,7 @@ extern "C" HR_API hr_status headroom_torch_install_cpu(const headroom::Settings 
 	hr_status status = configure_device(settings->limit);
 	if (status) return status;
 	if ((status = hr_device_find("EMU:0", &device)) && (status = hr_device_find("GPU:0", &device))) return status;
-	void *base = mmap(nullptr, GUARD_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	guard_base = base == MAP_FAILED ? nullptr : static_cast<char *>(base);
-	if (!guard_base) return HR_NO_HOST_MEMORY;
+	if (!guard_open()) return HR_NO_HOST_MEMORY;
 	status = open_allocator(device, *settings, {c10::DeviceType::CPU, cpu_stream, guard_address});
 	if (status) return status;
 	previous_allocator = c10::GetCPUAllocator();

@@ -3,6 +3,7 @@
 //     context.cpp    settings, names of the calling thread, out-of-memory messages, the functions that Python calls
 //     records.cpp    records of storages: allocation, adoption, pins, addresses, frees
 //     ops.cpp        callbacks of PyTorch's record function: which storages an op uses, and for how long
+//     guard.cpp      addresses for storages that are not pinned
 //     front_cpu.cpp  CPU tensors on Headroom's emulated device
 //     front_cuda.cpp CUDA tensors; compiled only if PyTorch has CUDA and its headers are found
 //
@@ -52,6 +53,10 @@ struct Settings {
 	int lms;
 	int verify;
 };
+
+// A resting address that nothing may access. guard_open() is called first; it returns false if the system has no addresses left.
+bool guard_open();
+void *guard_address(size_t bytes);
 
 // The one front of the process, and the allocator it was given. Set once, before the first allocation.
 extern FrontTable front;
@@ -121,6 +126,8 @@ hr_status keep_record(Record *record);
 
 // Records with at least one pin, for tests.
 int64_t pinned_records();
+// Unpins that failed: with settings.verify, ops that wrote what they said they read. *text receives the message of the first one.
+int64_t unpin_failures(std::string *text);
 
 // ---- ops ----
 

@@ -2,6 +2,7 @@
 #include "plugin.h"
 
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -12,6 +13,8 @@ struct Table {
 	std::mutex lock; // of the fields of all records; never held during a call that may wait
 	std::unordered_map<void *, Record *> unadopted; // by address, which is unique while the block is pinned
 	std::atomic<int64_t> pinned{0};
+	std::atomic<int64_t> unpin_failures{0};
+	std::string unpin_failure; // guarded by lock
 };
 
 static Table &table()
@@ -95,7 +98,16 @@ c10::DataPtr allocate(size_t bytes, c10::Device device)
 
 static void free_small(void *address)
 {
-	if (address) hr_free(allocator, address, front.stream());
+	// The stream of the request and those of record_stream are waited for, as PyTorch's programs expect; no other stream uses the block.
+	if (address) hr_free(allocator, address, HR_STREAM_HOST);
+}
+
+static void engine_unpin(Record *record)
+{
+	if (hr_tensor_unpin(record->tensor, front.stream()) == HR_OK) return;
+	std::string text = hr_last_message();
+	std::lock_guard<std::mutex> guard(table().lock);
+	if (table().unpin_failures++ == 0) table().unpin_failure = std::move(text);
 }
 
 // Gives up all pins: PyTorch has freed the storage, so no op can use it any more, except work that is queued to the stream already.
@@ -109,7 +121,7 @@ static void destroy_record(Record *record)
 		record->dead = true;
 	}
 	if (pins) table().pinned--;
-	for (; pins > 0; pins--) hr_tensor_unpin(record->tensor, front.stream());
+	for (; pins > 0; pins--) engine_unpin(record);
 	hr_tensor_destroy(record->tensor);
 	record_release(record);
 }
@@ -225,7 +237,7 @@ static bool forget_pin(Record *record)
 
 void unpin_record(Record *record)
 {
-	if (forget_pin(record)) hr_tensor_unpin(record->tensor, front.stream());
+	if (forget_pin(record)) engine_unpin(record);
 	record_release(record);
 }
 
@@ -240,7 +252,7 @@ bool drop_allocation_pin(Record *record)
 		}
 		record->allocation_pin = false;
 	}
-	if (forget_pin(record)) hr_tensor_unpin(record->tensor, front.stream());
+	if (forget_pin(record)) engine_unpin(record);
 	return true;
 }
 
@@ -256,6 +268,13 @@ hr_status keep_record(Record *record)
 	if (status) record->kept = false;
 	else record_release(record); // the pin ends with the storage, not with a frame
 	return status;
+}
+
+int64_t unpin_failures(std::string *text)
+{
+	std::lock_guard<std::mutex> guard(table().lock);
+	*text = table().unpin_failure;
+	return table().unpin_failures;
 }
 
 int64_t pinned_records()

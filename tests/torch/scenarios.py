@@ -213,9 +213,7 @@ def main(names, steps, mode, limit=None):
             results[name]["lms"] = plugin.lms_stats()
             results[name]["pinned"] = plugin._plugin.headroom_torch_pinned_records()
     if mode == "limit":
-        allocator = plugin._plugin.headroom_torch_allocator()
-        headroom._library.library.hr_lms_check(allocator)
-        headroom._library.library.hr_allocator_check(allocator)
+        plugin.check()
     print(json.dumps(results))
 
 

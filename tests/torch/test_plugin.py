@@ -174,6 +174,52 @@ class Plugin(unittest.TestCase):
             assert sum(part.sum().item() for part in torch.unbind(torch.stack(parts))) == 1 << 20
         """)
 
+    def test_writes_that_schemas_do_not_declare_are_known(self):
+        self.run_program("""
+            install(verify=True)
+            norm = torch.nn.BatchNorm1d(1 << 16)    # running statistics of 256 KiB
+            for _ in range(3):
+                norm(torch.randn(8, 1 << 16)).sum().backward()
+                pressure()
+            assert norm.running_mean.abs().max().item() > 0 and norm.num_batches_tracked.item() == 3
+            plugin.check()
+        """)
+
+    def test_verify_finds_a_write_that_was_announced_as_a_read(self):
+        self.run_program("""
+            import ctypes
+            install(verify=True)
+            library = torch.library.Library("test", "DEF")
+            library.define("scribble(Tensor x) -> int")
+            def scribble(x):
+                ctypes.memset(torch._C.TensorBase.data_ptr(x), 1, 4)
+                return 0
+            library.impl("scribble", scribble, "CPU")
+            tensor = torch.zeros(1 << 20)
+            pressure()
+            torch.ops.test.scribble(tensor)
+            try:
+                plugin.check()
+            except headroom.Error as error:
+                assert "wrote what it said it reads" in str(error), error
+                raise SystemExit(0)
+            raise SystemExit("not found")
+        """)
+
+    def test_the_cuda_front_compiles(self):
+        result = self.run_program("""
+            import subprocess
+            from headroom import _library
+            from headroom.torch import _build
+            try:
+                command = _build.compile_command(cuda=True)
+            except _build.BuildError as error:
+                print("skipped:", error)
+                raise SystemExit(0)
+            subprocess.run(command + ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fsyntax-only", str(_library.plugin_folder("torch") / "front_cuda.cpp")], check=True)
+        """)
+        print(result.stdout, end="")
+
     def test_a_forked_child_has_pytorchs_own_allocator(self):
         self.run_program("""
             import os

@@ -6,9 +6,11 @@
 docs/pytorch.md says what works today.
 """
 import contextlib
+import ctypes
 import json
 import os
 import re
+import warnings
 
 import torch
 
@@ -16,7 +18,7 @@ from .. import _library, _stats, sizes, start_trace, stop_trace
 from . import _addresses, _build, _names
 from ._build import BuildError
 
-__all__ = ["AlreadyInstalled", "BuildError", "NotInstalled", "install", "installed", "lms_stats", "oom_report", "pin", "profile", "stats", "step"]
+__all__ = ["AlreadyInstalled", "BuildError", "NotInstalled", "check", "install", "installed", "lms_stats", "oom_report", "pin", "profile", "stats", "step"]
 
 
 class AlreadyInstalled(RuntimeError):
@@ -66,6 +68,8 @@ def install(limit=None, lms=False, device="cuda", *, movable="1MiB", host_limit=
                                host_limit=sizes.parse_size(host_limit) if host_limit is not None else 0,
                                spill_dir=os.fsencode(spill_dir) if spill_dir is not None else None,
                                policy=policy.encode() if policy is not None else None, lms=bool(lms), verify=bool(verify))
+    if kind == "cuda":
+        warnings.warn("Headroom's CUDA allocator for PyTorch compiles, but has not been tested on a card yet (docs/pytorch.md)", stacklevel=2)
     plugin = _build.load(kind == "cuda")
     (plugin.headroom_torch_install_cpu if kind == "cpu" else plugin.headroom_torch_install_cuda)(settings)
     _plugin = plugin
@@ -89,6 +93,19 @@ def lms_stats():
         if error.status != "HR_NOT_READY":
             raise
         return dict.fromkeys(_stats.LMS_FIELDS, 0)
+
+
+def check():
+    """Checks every data structure, and with verify=True that no op wrote what it said it reads; raises headroom.Error if something is wrong. For tests."""
+    plugin = _need()
+    text = ctypes.create_string_buffer(2048)
+    count = plugin.headroom_torch_violations(text, len(text))
+    if count:
+        raise _library.Error(f"{count} times an op wrote what it said it reads, first: {text.value.decode(errors='replace')}")
+    allocator = plugin.headroom_torch_allocator()
+    _library.library.hr_allocator_check(allocator)
+    if lms_stats()["num_tensors"]:
+        _library.library.hr_lms_check(allocator)
 
 
 def step():

@@ -19,7 +19,7 @@ import torch
 from .. import _library
 
 OLDEST = (2, 9)
-SOURCES = ["context", "records", "ops", "front_cpu"]
+SOURCES = ["context", "records", "ops", "guard", "front_cpu"]
 CUDA_SOURCES = ["front_cuda"]
 # NDEBUG as PyTorch itself is compiled: the layout of its structs depends on it.
 FLAGS = ["-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"]
@@ -48,7 +48,11 @@ def cuda_include_folders():
     home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     site = Path(torch.__file__).resolve().parents[1]
     found = [Path(home) / "include"] + sorted(site.glob("nvidia/*/include"))
-    return [folder for folder in found if (folder / "cuda_runtime_api.h").is_file()][:1]
+    usable = [folder for folder in found if (folder / "cuda_runtime_api.h").is_file()][:1]
+    if not usable:
+        raise BuildError("Headroom's plug-in needs the headers of CUDA, and found no cuda_runtime_api.h. Set CUDA_HOME to the CUDA toolkit, or install the "
+                         "package nvidia-cuda-runtime of PyTorch's CUDA version with pip")
+    return usable
 
 
 def identity(sources, cuda):
@@ -67,16 +71,21 @@ def compile_one(command, source, output):
     return str(output)
 
 
-def compile_plugin(sources, output, cuda):
+def compile_command(cuda):
     torch_folder = Path(torch.__file__).resolve().parent
     includes = [torch_folder / "include", torch_folder / "include" / "torch" / "csrc" / "api" / "include"] + (cuda_include_folders() if cuda else [])
     command = [compiler(), *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
-    command += [argument for folder in includes for argument in ("-isystem", str(folder))] + ["-I", str(_library.include_folder())]
+    return command + [argument for folder in includes for argument in ("-isystem", str(folder))] + ["-I", str(_library.include_folder())]
+
+
+def compile_plugin(sources, output, cuda):
+    torch_folder = Path(torch.__file__).resolve().parent
+    command = compile_command(cuda)
     names = SOURCES + (CUDA_SOURCES if cuda else [])
     with tempfile.TemporaryDirectory(dir=output.parent) as folder:
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = list(pool.map(lambda name: compile_one(command, sources / f"{name}.cpp", Path(folder) / f"{name}.o"), names))
-        libraries = ["-ltorch_cpu", "-lc10"] + (["-lc10_cuda", "-ltorch_cuda"] if cuda else [])
+        libraries = ["-ltorch_cpu", "-lc10"] + (["-lc10_cuda"] if cuda else [])
         linked = Path(folder) / "plugin.so"
         command = [compiler(), "-shared", *objects, "-o", str(linked), f"-L{torch_folder / 'lib'}", "-Wl,--no-as-needed", *libraries, str(_library.path())]
         result = subprocess.run(command, capture_output=True, text=True)
@@ -123,6 +132,8 @@ def load(cuda):
     plugin.headroom_torch_allocator.argtypes = []
     plugin.headroom_torch_pinned_records.restype = ctypes.c_int64
     plugin.headroom_torch_pinned_records.argtypes = []
+    plugin.headroom_torch_violations.restype = ctypes.c_int64
+    plugin.headroom_torch_violations.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     for name in ("headroom_torch_set_scope", "headroom_torch_set_tag"):
         getattr(plugin, name).restype = ctypes.c_uint32
         getattr(plugin, name).argtypes = [ctypes.c_uint32]
