@@ -62,10 +62,10 @@ class Names:
                 return
 
     def begin_update(self, optimizer, _args, _kwargs):
-        self.outside = self.plugin.headroom_torch_set_tag(self.optimizer)
+        self.plugin.headroom_torch_set_tag(self.optimizer)
 
     def end_update(self, optimizer, _args, _kwargs):
-        self.plugin.headroom_torch_set_tag(self.outside)
+        self.plugin.headroom_torch_set_tag(0)  # not the tag before: an update that raised has left its own
         self.step()
 
     def step(self):
