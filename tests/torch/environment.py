@@ -34,5 +34,5 @@ def environment(**changes):
     return result
 
 
-def run_python(*arguments, timeout=120, **changes):
+def run_python(*arguments, timeout=600, **changes):
     return subprocess.run([PYTHON, *map(str, arguments)], env=environment(**changes), capture_output=True, text=True, timeout=timeout)
