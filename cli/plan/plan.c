@@ -77,7 +77,7 @@ static bool read_arguments(const hr__arguments *arguments, hr__forecast_setup *s
 		return false;
 	}
 	if (hr__arguments_has(arguments, HOST_LIMIT) && setup->host_limit == 0) {
-		hr__complain("plan: --host-limit 0 leaves tensors nowhere to go; leave it out for no limit");
+		hr__complain("plan: --host-limit 0 leaves no host memory for evicted tensors; leave it out for no limit");
 		return false;
 	}
 	if (!hr__is_power_of_two(setup->page) || setup->page < 256) {

@@ -215,7 +215,7 @@ static void print_sources(const hr__replay *replay)
 		hr__line_add("%s%s %.1f%%", between, sources[i].name, 100.0 * (double)sources[i].count / total);
 		between = ", ";
 	}
-	if (total == 0) hr__line_add("nowhere: nothing was allocated");
+	if (total == 0) hr__line_add("no source: nothing was allocated");
 	hr__line_add("\n");
 	if (!stats->num_stitches) return;
 	hr__line_begin("stitched");

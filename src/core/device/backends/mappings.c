@@ -3,7 +3,7 @@
  * Ranges are an array of pointers in address order, searched by bisection. The pages mapped in a range are a two-level table. Its
  * leaves are allocated when a page is first mapped there, because allocators reserve far more addresses than they map.
  *
- * The state of a page is one word:    LIVE                  exists, mapped nowhere
+ * The state of a page is one word:    LIVE                  exists, not mapped
  *                                     LIVE | MAPPED         exists, mapped in one place
  *                                     ... | OF_HOST         is host memory
  *                                     next                  destroyed; index + 1 of the next destroyed page

@@ -61,7 +61,7 @@ bool hr__mappings_is_host_page(const hr__mappings *books, hr_page page);
 /* Whether a host page is mapped at [address]. */
 bool hr__mappings_host_page_at(const hr__mappings *books, uint64_t address);
 hr_status hr__mappings_page_destroy(hr__mappings *books, hr_page page);
-/* HR_OK when the page exists and is mapped nowhere. */
+/* HR_OK when the page exists and is not mapped. */
 hr_status hr__mappings_page_check(const hr__mappings *books, hr_page page);
 
 /* Records pages as mapped from [address] on. All or none. */

@@ -6,7 +6,7 @@
  *   drop       the next user of the memory waits for that mark, on the device. So a copy that was made early costs that user
  *              nothing
  *   restore    memory is allocated on the in stream, which waits for the memory's previous users; the copy follows, and a mark. A
- *              pin makes its stream wait for that mark, and for nothing that was queued after it
+ *              pin makes its stream wait for that mark, but not for work that was queued after it
  *   move       memory is allocated on the in stream, which waits for the streams that used the tensor, copies it, and is marked. To
  *              the next pin it looks like a restore. Streams of current pins are made to wait at once
  *   repair     the contents of a displaced tensor (state.h) are copied back from the host, on the in stream
