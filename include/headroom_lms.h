@@ -208,9 +208,9 @@ typedef enum hr_tensor_state {
 	HR_TENSOR_ACTIVE,    /* resident and pinned */
 	HR_TENSOR_INACTIVE,  /* resident, not pinned, without a valid host copy */
 	HR_TENSOR_SYNCED,    /* resident, not pinned, with a valid host copy, so it is evicted without a copy */
-	HR_TENSOR_LEAVING,   /* being evicted, or copied to the host */
-	HR_TENSOR_OUT,       /* evicted: on the host only */
-	HR_TENSOR_RETURNING  /* being restored */
+	HR_TENSOR_EVICTING,  /* being evicted, or copied to the host */
+	HR_TENSOR_EVICTED,   /* on the host only */
+	HR_TENSOR_RESTORING  /* being restored */
 } hr_tensor_state;
 
 HR_API const char *hr_tensor_state_text(hr_tensor_state state); /* "inactive" */

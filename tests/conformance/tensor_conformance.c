@@ -66,7 +66,7 @@ static void unpin(hr_tensor tensor, hr_stream stream)
 static void evict(hr_tensor tensor)
 {
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
-	CHECK_EQ(state_of(tensor), HR_TENSOR_OUT);
+	CHECK_EQ(state_of(tensor), HR_TENSOR_EVICTED);
 }
 
 /* Words that differ everywhere; the caller frees them. */
@@ -284,7 +284,7 @@ static void out_can_be_read_by_copies(void)
 		expect_there(other, expected, bytes, HR_STREAM_DEFAULT);
 		CHECK_STATUS(HR_OK, hr_free(here.allocator, other, HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_allocator_trim(here.allocator, NULL));
-		CHECK_EQ(state_of(tensor), HR_TENSOR_OUT);
+		CHECK_EQ(state_of(tensor), HR_TENSOR_EVICTED);
 		/* A write counts as a missed pin; its bytes are kept. */
 		CHECK_STATUS(HR_OK, hr_stream_fill(handle, there + page(), 7, page(), HR_STREAM_DEFAULT));
 		CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
@@ -342,7 +342,7 @@ static void out_can_be_read_by_a_kernel(void)
 		CHECK_EQ(run_kernel(there, bytes, stamp, 0, counter), 0u);
 		CHECK_EQ(run_kernel(there, bytes, stamp + 500, 0, counter), SAMPLES); /* mismatches are detected */
 		CHECK_EQ(run_kernel(there, bytes, stamp, stamp + 1000, counter), 0u); /* its writes are kept */
-		CHECK_EQ(state_of(tensor), HR_TENSOR_OUT);
+		CHECK_EQ(state_of(tensor), HR_TENSOR_EVICTED);
 		CHECK_EQ(pin(tensor, HR_WRITE, HR_STREAM_DEFAULT), there);
 		CHECK_EQ(run_kernel(there, bytes, stamp + 1000, stamp + 2000, counter), 0u);
 		unpin(tensor, HR_STREAM_DEFAULT);

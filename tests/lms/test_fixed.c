@@ -182,7 +182,7 @@ static void hold_the_address(hr_lms_safety safety, bool verify)
 		switch (hr_rand_below(&random, 5)) {
 		case 0:
 			CHECK_STATUS(HR_OK, hr_tensor_evict(tensors[i]));
-			CHECK_EQ(info_of(tensors[i]).state, HR_TENSOR_OUT);
+			CHECK_EQ(info_of(tensors[i]).state, HR_TENSOR_EVICTED);
 			CHECK_EQ(info_of(tensors[i]).host_bytes, bytes[i]);
 			break;
 		case 1: CHECK_STATUS(HR_OK, hr_tensor_prefetch(tensors[i])); break;
@@ -275,9 +275,9 @@ static void test_a_fixed_tensor_smaller_than_a_page_is_never_evicted(void)
 		fill(large, i);
 		fill(more, i);
 	}
-	CHECK_NE(info_of(small).state, HR_TENSOR_OUT);
+	CHECK_NE(info_of(small).state, HR_TENSOR_EVICTED);
 	CHECK_STATUS(HR_OK, hr_lms_reclaim_inactive(allocator, HR_NAME_NONE, NULL));
-	CHECK_NE(info_of(small).state, HR_TENSOR_OUT);
+	CHECK_NE(info_of(small).state, HR_TENSOR_EVICTED);
 	CHECK_EQ(expect(small, 5), at);
 	CHECK_STATUS(HR_BAD_LIMIT, hr_lms_set_limit(allocator, 1024)); /* it cannot be evicted */
 	tear_down();
@@ -439,7 +439,7 @@ static void test_fixed_and_movable_make_room_for_each_other(void)
 	stats_of();
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(fixed[0], HR_READ, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_prefetch(fixed[0]));
-	CHECK_EQ(info_of(fixed[0]).state, HR_TENSOR_OUT);
+	CHECK_EQ(info_of(fixed[0]).state, HR_TENSOR_EVICTED);
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 	for (uint64_t i = 0; i < 3; i++) {
 		CHECK_EQ(expect(fixed[i], i), at[i]);
@@ -485,7 +485,7 @@ static void test_the_limit_of_the_device_holds_too(void)
 	fill(a, 1);
 	CHECK_EQ(stats_of().source_grow, 1);
 	fill(b, 2); /* the other allocator releases its free memory, and that is not enough: a is evicted */
-	CHECK_EQ(info_of(a).state, HR_TENSOR_OUT);
+	CHECK_EQ(info_of(a).state, HR_TENSOR_EVICTED);
 	hr_device_info info = { .struct_size = sizeof info };
 	CHECK_STATUS(HR_OK, hr_device_get_info(device, &info));
 	CHECK_EQ(info.reserved_bytes, 6 * MIB);
@@ -511,7 +511,7 @@ static void test_the_limit_for_tensors_counts_their_pages(void)
 	fill(b, 2);
 	CHECK_EQ(info_of(a).state, HR_TENSOR_INACTIVE);
 	fill(c, 3);
-	CHECK_EQ(info_of(a).state, HR_TENSOR_OUT);
+	CHECK_EQ(info_of(a).state, HR_TENSOR_EVICTED);
 	CHECK_LE(stats_of().bytes_in_use, 4 * (int64_t)PAGE);
 	CHECK_STATUS(HR_OUT_OF_MEMORY, hr_tensor_pin(large, HR_WRITE, HR_STREAM_DEFAULT));
 	tear_down();
@@ -605,11 +605,11 @@ static void test_an_evicted_tensor_can_be_read_through_its_shadow(void)
 	unsigned char *at = fill(tensor, 77);
 	for (uint64_t round = 0; round < 5; round++) {
 		CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
-		CHECK_EQ(info_of(tensor).state, HR_TENSOR_OUT);
+		CHECK_EQ(info_of(tensor).state, HR_TENSOR_EVICTED);
 		CHECK_EQ(stats_of().bytes_reserved, 0);                      /* no device memory is mapped */
 		CHECK(holds(at, 5 * PAGE - 17, 77 + round));                 /* read by the host */
 		expect_at(at, 5 * PAGE - 17, 77 + round, HR_STREAM_DEFAULT); /* read by the device */
-		CHECK_EQ(info_of(tensor).state, HR_TENSOR_OUT);
+		CHECK_EQ(info_of(tensor).state, HR_TENSOR_EVICTED);
 		CHECK_EQ(expect(tensor, 77 + round), at);
 		fill(tensor, 78 + round);
 	}
@@ -637,7 +637,7 @@ static void test_verify_reports_a_write_while_evicted(void)
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
 	at[5] ^= 1;
 	CHECK_STATUS(HR_CORRUPT, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
-	CHECK_EQ(info_of(tensor).state, HR_TENSOR_OUT);
+	CHECK_EQ(info_of(tensor).state, HR_TENSOR_EVICTED);
 	at[5] ^= 1; /* the contents underneath are unchanged */
 	expect(tensor, 1);
 	tear_down();

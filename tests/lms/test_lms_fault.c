@@ -95,8 +95,8 @@ static void look(void)
 			hr_tensor_info info = { .struct_size = sizeof info };
 			if (!here.tensors[i].handle.id) continue;
 			CHECK_STATUS(HR_OK, hr_tensor_get_info(here.tensors[i].handle, &info));
-			CHECK_NE(info.state, HR_TENSOR_LEAVING);
-			CHECK_NE(info.state, HR_TENSOR_RETURNING);
+			CHECK_NE(info.state, HR_TENSOR_EVICTING);
+			CHECK_NE(info.state, HR_TENSOR_RESTORING);
 			tensors++;
 		}
 		CHECK_EQ(lms.num_tensors, tensors);

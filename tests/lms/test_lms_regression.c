@@ -247,7 +247,7 @@ static void test_evictable_tensors_are_evicted_although_others_cannot_be(void)
 	CHECK_EQ(freed, SMALL * 16 * KIB);
 	for (int i = 0; i < SMALL; i++) {
 		hr_tensor_info info = fixture_tensor_info(small[i]);
-		CHECK_EQ(info.state, HR_TENSOR_OUT);
+		CHECK_EQ(info.state, HR_TENSOR_EVICTED);
 	}
 	tear_down();
 }
@@ -284,9 +284,9 @@ static pthread_t begin(void *(*way)(void *), hr_tensor *tensor)
 	for (;;) {
 		hr_tensor_info info = { .struct_size = sizeof info };
 		hr_status status = hr_tensor_get_info(*tensor, &info);
-		if (status == HR_INVALID_HANDLE || info.state == HR_TENSOR_LEAVING) return thread;
+		if (status == HR_INVALID_HANDLE || info.state == HR_TENSOR_EVICTING) return thread;
 		CHECK_STATUS(HR_OK, status);
-		CHECK_NE(info.state, HR_TENSOR_OUT); /* the eviction was too fast */
+		CHECK_NE(info.state, HR_TENSOR_EVICTED); /* the eviction was too fast */
 	}
 }
 
@@ -337,7 +337,7 @@ static void test_a_limit_below_the_unevictable_bytes_is_refused(void)
 	/* What was evicted before the call failed has its contents, and both fit at once as before. */
 	hr_tensor_info info = { .struct_size = sizeof info };
 	CHECK_STATUS(HR_OK, hr_tensor_get_info(a, &info));
-	CHECK_EQ((int)info.state, (int)HR_TENSOR_OUT);
+	CHECK_EQ((int)info.state, (int)HR_TENSOR_EVICTED);
 	hr_pin both[] = { { a, HR_READ }, { b, HR_READ } };
 	CHECK_STATUS(HR_OK, hr_tensor_pin_all(both, 2, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(both, 2, HR_STREAM_DEFAULT));

@@ -278,7 +278,7 @@ static void disturb(worker *w)
 	case 3:
 		status = hr_tensor_get_info(tensor, &info);
 		if (status != HR_OK) CHECK_STATUS(HR_INVALID_HANDLE, status);
-		else CHECK(info.bytes > 0 && info.bytes <= LARGEST && info.state >= HR_TENSOR_NEW && info.state <= HR_TENSOR_RETURNING);
+		else CHECK(info.bytes > 0 && info.bytes <= LARGEST && info.state >= HR_TENSOR_NEW && info.state <= HR_TENSOR_RESTORING);
 		break;
 	default:
 		status = hr_tensor_set_priority(tensor, (int32_t)hr_rand_below(&w->seed, 3) - 1);
@@ -380,7 +380,7 @@ static void check_quiet(void)
 		CHECK_STATUS(HR_OK, hr_tensor_get_info(tensor, &info));
 		CHECK_EQ(info.bytes, here.slots[i].bytes);
 		CHECK_EQ(info.pins, 0u);
-		if (info.state == HR_TENSOR_OUT) out += (int64_t)((info.bytes + 255) & ~(size_t)255);
+		if (info.state == HR_TENSOR_EVICTED) out += (int64_t)((info.bytes + 255) & ~(size_t)255);
 	}
 	CHECK_EQ(lms.num_tensors, tensors);
 	CHECK_EQ(lms.bytes_out_now, out);

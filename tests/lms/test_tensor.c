@@ -93,7 +93,7 @@ static void test_a_tensor_goes_through_its_states(void)
 	CHECK_EQ(info_of(tensor).state, HR_TENSOR_INACTIVE);
 	CHECK(info_of(tensor).dirty);
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
-	CHECK_EQ(info_of(tensor).state, HR_TENSOR_OUT);
+	CHECK_EQ(info_of(tensor).state, HR_TENSOR_EVICTED);
 	CHECK_EQ(info_of(tensor).host_bytes, MIB);
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
 	CHECK_STATUS(HR_OK, hr_tensor_prefetch(tensor));
@@ -210,7 +210,7 @@ static void test_one_tensor_that_makes_room_is_enough(void)
 	fill(more, 99);
 	CHECK_EQ(stats_of().num_evictions, evicted + 1);
 	CHECK_EQ(stats_of().num_single_reclaims, evicted + 1);
-	CHECK_EQ(info_of(tensors[evicted]).state, HR_TENSOR_OUT); /* the least recently used one */
+	CHECK_EQ(info_of(tensors[evicted]).state, HR_TENSOR_EVICTED); /* the least recently used one */
 	tear_down();
 }
 
@@ -221,7 +221,7 @@ static void test_plain_requests_evict_tensors_too(void)
 	void *block;
 	fill(tensor, 5);
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, 10 * MIB, &block));
-	CHECK_EQ(info_of(tensor).state, HR_TENSOR_OUT);
+	CHECK_EQ(info_of(tensor).state, HR_TENSOR_EVICTED);
 	hr_stats stats = fixture_stats(allocator);
 	CHECK_EQ(stats.source_single_reclaim, 1);
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
@@ -346,12 +346,12 @@ static void test_never_evict_and_priority_are_kept(void)
 	CHECK_STATUS(HR_OK, hr_tensor_set_priority(low, -1));
 	hr_tensor more = create(4 * MIB);
 	fill(more, 5);
-	CHECK_EQ(info_of(low).state, HR_TENSOR_OUT);
-	CHECK_NE(info_of(old).state, HR_TENSOR_OUT);
+	CHECK_EQ(info_of(low).state, HR_TENSOR_EVICTED);
+	CHECK_NE(info_of(old).state, HR_TENSOR_EVICTED);
 	uint64_t freed = 0;
 	CHECK_STATUS(HR_OK, hr_lms_reclaim_inactive(allocator, HR_NAME_NONE, &freed));
 	CHECK_EQ(freed, 11 * MIB);
-	CHECK_NE(info_of(stays).state, HR_TENSOR_OUT);
+	CHECK_NE(info_of(stays).state, HR_TENSOR_EVICTED);
 	tear_down();
 }
 
@@ -371,7 +371,7 @@ static void test_tags_choose_what_is_evicted(void)
 	uint64_t freed = 0;
 	CHECK_STATUS(HR_OK, hr_lms_reclaim_inactive(allocator, hr_name_intern("kv_cache"), &freed));
 	CHECK_EQ(freed, MIB);
-	CHECK_EQ(info_of(cache).state, HR_TENSOR_OUT);
+	CHECK_EQ(info_of(cache).state, HR_TENSOR_EVICTED);
 	CHECK_EQ(info_of(weights).state, HR_TENSOR_INACTIVE);
 	tear_down();
 }
@@ -383,7 +383,7 @@ static void test_the_limit_for_tensors_can_be_changed(void)
 	fill(a, 1);
 	fill(b, 2);
 	CHECK_STATUS(HR_OK, hr_lms_set_limit(allocator, 10 * MIB));
-	CHECK_EQ(info_of(a).state, HR_TENSOR_OUT);
+	CHECK_EQ(info_of(a).state, HR_TENSOR_EVICTED);
 	CHECK_EQ(info_of(b).state, HR_TENSOR_INACTIVE);
 	CHECK_STATUS(HR_OK, hr_tensor_pin(b, HR_READ, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_BAD_LIMIT, hr_lms_set_limit(allocator, 4 * MIB));
@@ -586,7 +586,7 @@ static void test_a_registered_policy_decides(void)
 	hr_tensor last = create(2 * MIB);
 	fill(last, 5);
 	CHECK_GT(asked, 0);
-	CHECK_EQ(info_of(large).state, HR_TENSOR_OUT);
+	CHECK_EQ(info_of(large).state, HR_TENSOR_EVICTED);
 	CHECK_EQ(info_of(small).state, HR_TENSOR_INACTIVE);
 	tear_down();
 }

@@ -79,7 +79,7 @@ static void expect_corrupt(hr_tensor tensor)
 	CHECK_CONTAINS(hr_last_message(), "the_op");
 	CHECK_CONTAINS(hr_last_message(), "other contents than it was evicted with");
 	CHECK_STATUS(HR_OK, hr_tensor_get_info(tensor, &info));
-	CHECK_EQ(info.state, HR_TENSOR_OUT);
+	CHECK_EQ(info.state, HR_TENSOR_EVICTED);
 }
 
 static void expect_good(hr_tensor tensor)

@@ -30,8 +30,9 @@
  *     HR_TENSOR_NEW               NEW
  *     HR_TENSOR_ACTIVE            RESIDENT or MOVING, pinned
  *     HR_TENSOR_INACTIVE, SYNCED  RESIDENT or MOVING, not pinned; SYNCED if it has a host copy
- *     HR_TENSOR_LEAVING, OUT      EVICTING, EVICTED
- *     HR_TENSOR_RETURNING         RESTORING
+ *     HR_TENSOR_EVICTING          EVICTING
+ *     HR_TENSOR_EVICTED           EVICTED
+ *     HR_TENSOR_RESTORING         RESTORING
  *
  * INVARIANTS of a tensor, as hr_lms_check() checks them:
  *   1  only RESIDENT and MOVING have pins

@@ -280,7 +280,7 @@ void hr__tensor_shutdown(void)
 
 const char *hr_tensor_state_text(hr_tensor_state state)
 {
-	static const char *const texts[] = { "?", "new", "active", "inactive", "synced", "leaving", "out", "returning" };
+	static const char *const texts[] = { "?", "new", "active", "inactive", "synced", "evicting", "evicted", "restoring" };
 	return (unsigned)state < sizeof texts / sizeof *texts ? texts[state] : texts[0];
 }
 
@@ -288,9 +288,9 @@ static hr_tensor_state public_state(uint64_t word, bool clean)
 {
 	switch (hr__word_place(word)) {
 	case HR__PLACE_NEW: return HR_TENSOR_NEW;
-	case HR__PLACE_EVICTING: return HR_TENSOR_LEAVING;
-	case HR__PLACE_EVICTED: return HR_TENSOR_OUT;
-	case HR__PLACE_RESTORING: return HR_TENSOR_RETURNING;
+	case HR__PLACE_EVICTING: return HR_TENSOR_EVICTING;
+	case HR__PLACE_EVICTED: return HR_TENSOR_EVICTED;
+	case HR__PLACE_RESTORING: return HR_TENSOR_RESTORING;
 	default: return word & HR__WORD_PINS ? HR_TENSOR_ACTIVE : clean ? HR_TENSOR_SYNCED : HR_TENSOR_INACTIVE;
 	}
 }
