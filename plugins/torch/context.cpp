@@ -195,7 +195,7 @@ static void hold(const at::Tensor &tensor)
 static void let_go(const at::Tensor &tensor)
 {
 	headroom::Record *record = record_of_tensor(tensor);
-	if (record) headroom::unpin_record(record);
+	if (record) headroom::unpin_records(&record, 1);
 }
 
 TORCH_LIBRARY(headroom, library)

@@ -310,10 +310,7 @@ static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &f
 
 static void release_fresh()
 {
-	for (Record *record : thread.fresh) {
-		drop_allocation_pin(record);
-		record_release(record);
-	}
+	drop_allocation_pins(thread.fresh.data(), thread.fresh.size());
 	thread.fresh.clear();
 }
 
@@ -323,7 +320,7 @@ static void end_op(const at::RecordFunction &function, at::ObserverContext *)
 	if (!frame.is_op) return;
 	if (lms_enabled) {
 		adopt_outputs(frame, function);
-		for (Record *record : frame.pinned) unpin_record(record);
+		unpin_records(frame.pinned.data(), frame.pinned.size());
 		if (frame.failed) end_failure(frame);
 	}
 	hr_op_set(frame.outer_name);

@@ -116,10 +116,10 @@ Record *record_of(c10::StorageImpl *storage);
 
 // Pins [count] records, all or none; accesses[i] is that of records[i].
 hr_status pin_records(Record *const *records, const hr_access *accesses, size_t count);
-void unpin_record(Record *record);
+void unpin_records(Record *const *records, size_t count);
 
-// Gives up the allocation pin of an adopted record whose contents were used. Returns false if the record must stay pinned.
-bool drop_allocation_pin(Record *record);
+// Gives up the allocation pins of the records that are adopted and whose contents were used; the others stay pinned. Releases all of them.
+void drop_allocation_pins(Record *const *records, size_t count);
 
 // Pins the tensor for as long as it lives: its address has left PyTorch.
 hr_status keep_record(Record *record);

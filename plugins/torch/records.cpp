@@ -1,6 +1,8 @@
 // records.cpp - records of storages: allocation, adoption, pins, addresses, frees. plugin.h has the life of a record and its invariants.
 #include "plugin.h"
 
+#include <sched.h>
+
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -102,9 +104,13 @@ static void free_small(void *address)
 	if (address) hr_free(allocator, address, HR_STREAM_HOST);
 }
 
-static void engine_unpin(Record *record)
+// Each tensor loses one pin. All in one call: the engine records what the stream has done so far once for each call.
+static void engine_unpin(const hr_tensor *tensors, size_t count)
 {
-	if (hr_tensor_unpin(record->tensor, front.stream()) == HR_OK) return;
+	thread_local std::vector<hr_pin> pins;
+	pins.clear();
+	for (size_t i = 0; i < count; i++) pins.push_back({tensors[i], HR_READ});
+	if (!count || hr_tensor_unpin_all(pins.data(), count, front.stream()) == HR_OK) return;
 	std::string text = hr_last_message();
 	std::lock_guard<std::mutex> guard(table().lock);
 	if (table().unpin_failures++ == 0) table().unpin_failure = std::move(text);
@@ -121,8 +127,9 @@ static void destroy_record(Record *record)
 		record->dead = true;
 	}
 	if (pins) table().pinned--;
-	for (; pins > 0; pins--) engine_unpin(record);
-	hr_tensor_destroy(record->tensor);
+	for (; pins > 0; pins--) engine_unpin(&record->tensor, 1);
+	// HR_IN_USE: another thread has ended an op on it, and is about to tell the engine.
+	while (hr_tensor_destroy(record->tensor) == HR_IN_USE) sched_yield();
 	record_release(record);
 }
 
@@ -209,7 +216,7 @@ hr_status pin_records(Record *const *records, const hr_access *accesses, size_t 
 		void *address = nullptr;
 		status = hr_tensor_get_address(records[i]->tensor, &address);
 		if (status) { // a move on the device failed: give back everything
-			for (size_t j = 0; j < i; j++) unpin_record(records[j]);
+			unpin_records(records, i);
 			hr_tensor_unpin_all(pins.data() + i, count - i, front.stream());
 			return status;
 		}
@@ -235,25 +242,35 @@ static bool forget_pin(Record *record)
 	return true;
 }
 
-void unpin_record(Record *record)
+void unpin_records(Record *const *records, size_t count)
 {
-	if (forget_pin(record)) engine_unpin(record);
-	record_release(record);
+	thread_local std::vector<hr_tensor> tensors;
+	tensors.clear();
+	for (size_t i = 0; i < count; i++)
+		if (forget_pin(records[i])) tensors.push_back(records[i]->tensor);
+	engine_unpin(tensors.data(), tensors.size());
+	for (size_t i = 0; i < count; i++) record_release(records[i]);
 }
 
-bool drop_allocation_pin(Record *record)
+// Whether the record has its allocation pin and no longer needs it.
+static bool take_allocation_pin(Record *record)
 {
-	{
-		std::lock_guard<std::mutex> guard(table().lock);
-		if (record->dead || !record->allocation_pin) return true;
-		if (!record->adopted || !record->used) {
-			record->listed = false;
-			return false;
-		}
-		record->allocation_pin = false;
-	}
-	if (forget_pin(record)) engine_unpin(record);
+	std::lock_guard<std::mutex> guard(table().lock);
+	if (record->dead || !record->allocation_pin) return false;
+	record->listed = false;
+	if (!record->adopted || !record->used) return false;
+	record->allocation_pin = false;
 	return true;
+}
+
+void drop_allocation_pins(Record *const *records, size_t count)
+{
+	thread_local std::vector<hr_tensor> tensors;
+	tensors.clear();
+	for (size_t i = 0; i < count; i++)
+		if (take_allocation_pin(records[i]) && forget_pin(records[i])) tensors.push_back(records[i]->tensor);
+	engine_unpin(tensors.data(), tensors.size());
+	for (size_t i = 0; i < count; i++) record_release(records[i]);
 }
 
 hr_status keep_record(Record *record)
