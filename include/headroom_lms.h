@@ -198,6 +198,12 @@ HR_API hr_status hr_tensor_unpin_all(const hr_pin *pins, size_t count, hr_stream
 HR_API HR_CHECK_RESULT hr_status hr_tensor_pin(hr_tensor tensor, hr_access access, hr_stream stream);
 HR_API hr_status hr_tensor_unpin(hr_tensor tensor, hr_stream stream);
 
+/* Pin calls of the calling thread between begin and end belong to one op, and are planned as one: all their tensors are needed at the
+ * same time. For programs whose ops call other ops that pin tensors of their own. Groups nest; the outermost counts. Unpin in the
+ * group or after it; what is unpinned before the end may be evicted before the end. */
+HR_API void hr_pin_group_begin(void);
+HR_API void hr_pin_group_end(void); /* without a beginning, it has no effect */
+
 /* The address of a pinned tensor, which stays valid until its last unpin. HR_INVALID_ARGUMENT when the tensor is not pinned.
  * HR_DEVICE_ERROR, HR_IO: moving the tensor on the device (options.defrag) failed, and so did moving it back; its contents are
  * on the host, and the next call tries again. */

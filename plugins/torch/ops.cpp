@@ -1,7 +1,8 @@
 // ops.cpp - callbacks of PyTorch's record function: which storages an op uses, and for how long they are pinned.
 //
-// PyTorch calls start_op before and end_op after every dispatched op, on every thread, autograd's included. Ops nest, and each level pins its own
-// arguments: autocast keeps casted weights in a cache and uses them in an inner op whose outer call never had them as arguments.
+// PyTorch calls start_op before and end_op after every dispatched op, on every thread, autograd's included. Ops nest, and each level pins what the
+// levels around it have not pinned: autocast keeps casted weights in a cache and uses them in an inner op whose outer call never had them as
+// arguments. Everything is unpinned when the outermost op ends; to the engine, the outermost op is one op (hr_pin_group_begin).
 //
 // - A range without a schema is not an op: "autograd::engine::evaluate_function: ..." wraps all ops of a backward node.
 // - An op whose returns all alias an input without writing is transparent. A view needs no contents; reshape, contiguous, to and flatten have the
@@ -96,7 +97,6 @@ struct Frame {
 	bool uninitialized = false;
 	bool transparent = false;
 	hr_name outer_name = HR_NAME_NONE;
-	std::vector<Record *> pinned;
 	std::vector<Replaced> replaced;
 	bool failed = false;
 };
@@ -108,6 +108,8 @@ struct Thread {
 	size_t failures = 0;       // frames of ops whose inputs could not be pinned
 	hr_status failure = HR_OK;
 	std::string failure_text;
+	uint64_t op = 0;           // number of the current outermost op: unique in the process
+	std::vector<Record *> pinned; // by the current outermost op
 	std::vector<Record *> fresh; // records with an allocation pin that the current outermost op created or used
 	std::vector<Record *> records; // of the op that begins
 	std::vector<hr_access> accesses;
@@ -123,7 +125,10 @@ static void list_fresh(Record *record)
 
 void op_allocated(Record *record)
 {
-	if (thread.ops) list_fresh(record);
+	if (thread.ops == 0) return;
+	list_fresh(record);
+	record->op_writes = true;
+	record->op = thread.op; // its allocation pin lasts at least as long
 }
 
 void op_check()
@@ -235,19 +240,39 @@ static void end_failure(Frame &frame)
 
 // ---- the callbacks ----
 
+// Leaves what the outermost op has not pinned yet, or not for writing.
+static void skip_pinned()
+{
+	size_t left = 0;
+	for (size_t i = 0; i < thread.records.size(); i++) {
+		Record *record = thread.records[i];
+		if (record->op == thread.op && (thread.accesses[i] == HR_READ || record->op_writes)) continue;
+		thread.records[left] = record;
+		thread.accesses[left++] = thread.accesses[i];
+	}
+	thread.records.resize(left);
+	thread.accesses.resize(left);
+}
+
 static void pin_inputs(Frame &frame, const at::RecordFunction &function, const OpInfo &info)
 {
 	collect(function, info);
+	for (Record *record : thread.records) {
+		record->used = true;
+		list_fresh(record);
+	}
+	skip_pinned();
 	if (thread.records.empty()) return;
 	hr_status status = pin_records(thread.records.data(), thread.accesses.data(), thread.records.size());
 	if (status) {
 		fail_op(frame, function, status);
 		return;
 	}
-	frame.pinned = thread.records;
-	for (Record *record : frame.pinned) {
-		record->used = true;
-		list_fresh(record);
+	for (size_t i = 0; i < thread.records.size(); i++) {
+		Record *record = thread.records[i];
+		thread.pinned.push_back(record);
+		record->op_writes = thread.accesses[i] != HR_READ;
+		record->op = thread.op;
 	}
 }
 
@@ -286,9 +311,23 @@ static Frame &push_frame()
 {
 	if (thread.depth == thread.frames.size()) thread.frames.emplace_back();
 	Frame &frame = thread.frames[thread.depth++];
-	frame.pinned.clear();
 	frame.is_op = false;
 	return frame;
+}
+
+static void begin_outermost()
+{
+	static std::atomic<uint64_t> numbers{0};
+	thread.op = ++numbers;
+	hr_pin_group_begin();
+}
+
+static void end_outermost()
+{
+	unpin_records(thread.pinned.data(), thread.pinned.size(), thread.fresh.data(), thread.fresh.size());
+	thread.pinned.clear();
+	thread.fresh.clear();
+	hr_pin_group_end();
 }
 
 static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &function)
@@ -302,17 +341,12 @@ static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &f
 	// Memory is named after the innermost op that does more than allocate.
 	frame.outer_name = hr_op_set(info->name);
 	if (info->uninitialized && frame.outer_name != HR_NAME_NONE) hr_op_set(frame.outer_name);
-	thread.ops++;
+	if (thread.ops++ == 0 && lms_enabled) begin_outermost();
 	if (function.seqNr() >= 0 && names.scope != HR_NAME_NONE) forward_scopes().set(function.seqNr(), names.scope);
 	if (lms_enabled && !info->transparent) pin_inputs(frame, function, *info);
 	return nullptr;
 }
 
-static void release_fresh()
-{
-	drop_allocation_pins(thread.fresh.data(), thread.fresh.size());
-	thread.fresh.clear();
-}
 
 static void end_op(const at::RecordFunction &function, at::ObserverContext *)
 {
@@ -320,11 +354,10 @@ static void end_op(const at::RecordFunction &function, at::ObserverContext *)
 	if (!frame.is_op) return;
 	if (lms_enabled) {
 		adopt_outputs(frame, function);
-		unpin_records(frame.pinned.data(), frame.pinned.size());
 		if (frame.failed) end_failure(frame);
 	}
 	hr_op_set(frame.outer_name);
-	if (--thread.ops == 0) release_fresh();
+	if (--thread.ops == 0 && lms_enabled) end_outermost();
 }
 
 // ---- backward nodes: names only ----

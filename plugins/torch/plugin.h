@@ -15,15 +15,15 @@
 //        cuBLAS take memory with raw_allocate, which requires that. Such a block never moves: nobody knows yet whether it is a tensor.
 //     2. An op has it as input or output, as the storage of a tensor. It is ADOPTED: the DataPtr's context becomes the Record. A map by address
 //        alone would be wrong, because the address of an evicted tensor is soon another's.
-//     3. When the outermost op that used its contents ends, the allocation pin is dropped. From now on the storage is pinned while an op uses
-//        it and can be evicted otherwise. While it is not pinned it points at its resting address (FrontTable).
+//     3. When the outermost op that used its contents ends, the allocation pin is dropped. From now on the storage is pinned while an outermost
+//        op uses it and can be evicted otherwise. While it is not pinned it points at its resting address (FrontTable).
 //     4. PyTorch frees the DataPtr, perhaps inside an op that still pins it. Its pins are given up and the tensor is destroyed.
 //
 // Invariants:
 //     1. A storage whose record has pins points at the tensor's address.
 //     2. A record has as many pins as the engine counts for its tensor.
 //     3. A record that is not adopted has its allocation pin.
-//     4. A record is referenced by its DataPtr and by each frame that pins it.
+//     4. A record is referenced by its DataPtr and by each outermost op that pins it.
 #pragma once
 
 #include <c10/core/Allocator.h>
@@ -95,6 +95,8 @@ struct Record {
 	std::atomic<bool> allocation_pin{false};
 	std::atomic<bool> used{false};   // an op has read or written its contents
 	std::atomic<bool> listed{false}; // in the list of a thread's new records (ops.cpp)
+	std::atomic<uint64_t> op{0};     // the outermost op that pinned it last, by number (ops.cpp)
+	std::atomic<bool> op_writes{false}; // that pin allows writing
 	// Guarded by the lock in records.cpp:
 	int pins = 0;
 	bool adopted = false;
@@ -116,10 +118,8 @@ Record *record_of(c10::StorageImpl *storage);
 
 // Pins [count] records, all or none; accesses[i] is that of records[i].
 hr_status pin_records(Record *const *records, const hr_access *accesses, size_t count);
-void unpin_records(Record *const *records, size_t count);
-
-// Gives up the allocation pins of the records that are adopted and whose contents were used; the others stay pinned. Releases all of them.
-void drop_allocation_pins(Record *const *records, size_t count);
+// Unpins [records], and gives up the allocation pins of those of [fresh] that are adopted and whose contents were used. Releases all of them.
+void unpin_records(Record *const *records, size_t count, Record *const *fresh = nullptr, size_t fresh_count = 0);
 
 // Pins the tensor for as long as it lives: its address has left PyTorch.
 hr_status keep_record(Record *record);

@@ -242,16 +242,6 @@ static bool forget_pin(Record *record)
 	return true;
 }
 
-void unpin_records(Record *const *records, size_t count)
-{
-	thread_local std::vector<hr_tensor> tensors;
-	tensors.clear();
-	for (size_t i = 0; i < count; i++)
-		if (forget_pin(records[i])) tensors.push_back(records[i]->tensor);
-	engine_unpin(tensors.data(), tensors.size());
-	for (size_t i = 0; i < count; i++) record_release(records[i]);
-}
-
 // Whether the record has its allocation pin and no longer needs it.
 static bool take_allocation_pin(Record *record)
 {
@@ -263,14 +253,17 @@ static bool take_allocation_pin(Record *record)
 	return true;
 }
 
-void drop_allocation_pins(Record *const *records, size_t count)
+void unpin_records(Record *const *records, size_t count, Record *const *fresh, size_t fresh_count)
 {
 	thread_local std::vector<hr_tensor> tensors;
 	tensors.clear();
 	for (size_t i = 0; i < count; i++)
-		if (take_allocation_pin(records[i]) && forget_pin(records[i])) tensors.push_back(records[i]->tensor);
+		if (forget_pin(records[i])) tensors.push_back(records[i]->tensor);
+	for (size_t i = 0; i < fresh_count; i++)
+		if (take_allocation_pin(fresh[i]) && forget_pin(fresh[i])) tensors.push_back(fresh[i]->tensor);
 	engine_unpin(tensors.data(), tensors.size());
 	for (size_t i = 0; i < count; i++) record_release(records[i]);
+	for (size_t i = 0; i < fresh_count; i++) record_release(fresh[i]);
 }
 
 hr_status keep_record(Record *record)

@@ -320,6 +320,14 @@ void hr__step_peak_end(hr__lms *lms);
 hr_status hr__learned_open(hr__lms *lms);
 void hr__learned_close(hr__lms *lms);
 void hr__learned_step(hr__lms *lms, bool begins);
+/* The group of pin calls that the thread is in (hr_pin_group_begin). */
+typedef struct hr__pin_group {
+	uint32_t depth;          /* 0 = none */
+	uint64_t context;        /* of the group's first pin call; 0 = none yet. Together with the next three: of one context only */
+	uint32_t step, position; /* learned->step and learned->position after the group's last pin call */
+	uint32_t ops;            /* recorded ops after it */
+} hr__pin_group;
+hr__pin_group *hr__pin_group_of_thread(void);
 void hr__learned_before_pin(hr__lms *lms, const hr_pin *pins, size_t count);               /* before a pin call */
 void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream); /* after a pin call succeeded */
 void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);

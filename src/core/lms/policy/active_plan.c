@@ -147,6 +147,12 @@ static uint32_t freed_op(const hr__plan_move *move, uint32_t n, uint32_t late)
 	return between(move->out_after, move->gone_by, n, late < LATE ? LATE - late : 0);
 }
 
+/* Whether a tensor keeps the address that it had before the step. */
+static bool stays_in_place(const hr__recorded_tensor *seen)
+{
+	return seen->never_evict && seen->created == HR__RECORD_NONE;
+}
+
 /* When each tensor is on the device, and its offset then. */
 static hr_status lay_out(const hr__record *record, hr__active_plan *active, uint32_t late, uint64_t most, bool *fits)
 {
@@ -166,7 +172,7 @@ static hr_status lay_out(const hr__record *record, hr__active_plan *active, uint
 		uint32_t moves = next[t], used = active->first[t + 1] - active->first[t];
 		active->first_stay[t] = count;
 		next[t] = count;
-		if (!used || seen->bytes <= HR__SMALL_MAX || seen->owns_pages) continue;
+		if (!used || seen->bytes <= HR__SMALL_MAX || seen->owns_pages || stays_in_place(seen)) continue;
 		uint32_t first = active->uses[active->first[t]].op, last = seen->died != HR__PLAN_NEVER ? seen->died : n - 1;
 		bool ring = active->persists[t];
 		if (!ring && seen->created == HR__RECORD_NONE) first = 0;
@@ -203,8 +209,12 @@ static hr_status make_one(const hr__record *record, const hr__plan_step *step, c
 {
 	hr_status status = hr__plan_make(step, machine, &active->plan);
 	if (!status) status = index_uses(record, active);
+	uint64_t taken = step->other_bytes;
+	for (uint32_t i = 0; i < record->tensors.count; i++)
+		if (stays_in_place(&HR__RECORD_AT(hr__recorded_tensor, record->tensors, i))) taken += step->tensors[i].bytes;
+	uint64_t most = machine->memory > taken ? machine->memory - taken : 0;
 	for (active->late = 0; active->late <= 2 * LATE && !status && places; active->late++) {
-		status = lay_out(record, active, active->late, machine->memory, &active->laid_out);
+		status = lay_out(record, active, active->late, most, &active->laid_out);
 		if (!status && active->laid_out) break;
 	}
 	if (status) return status;

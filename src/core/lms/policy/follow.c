@@ -53,9 +53,9 @@ void hr__follow_use(hr__learned *learned, const hr__tensor *tensor)
 	uint32_t planned = tensor->learned.planned, position = learned->position - 1;
 	if (!active->is_set || planned == HR__RECORD_NONE || !learned->position) return;
 	uint32_t use = active->first[planned] + tensor->learned.uses - 1;
-	uint32_t op = use < active->first[planned + 1] ? active->uses[use].op : HR__RECORD_NONE,
-			 owns_pages = op > position ? op - position : position - op;
-	if (owns_pages > active->op_count / OFF_PART + 1) learned->off++;
+	uint32_t op = use < active->first[planned + 1] ? active->uses[use].op : HR__RECORD_NONE;
+	uint32_t distance = op > position ? op - position : position - op;
+	if (distance > active->op_count / OFF_PART + 1) learned->off++;
 	else learned->on++;
 }
 
@@ -103,7 +103,7 @@ void hr__follow_before(hr__lms *lms)
 	hr_tensor due[RESTORES_AT_ONCE];
 	uint32_t found = 0;
 	hr__lock_take(&lms->lock);
-	uint32_t position = learned->position++;
+	uint32_t position = hr__follow_is_joined(lms, hr__pin_group_of_thread()) ? learned->position - 1 : learned->position++;
 	if (active->is_set && !is_lost(learned)) {
 		for (; learned->next_restore < active->plan.move_count && active->restores[learned->next_restore].before <= position;
 		     learned->next_restore++) {

@@ -109,13 +109,16 @@ void hr__learned_before_pin(hr__lms *lms, const hr_pin *pins, size_t count)
 void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	hr__learned *learned = lms->learned;
+	hr__pin_group *group = hr__pin_group_of_thread();
 	uint64_t mark = 0;
-	bool measure = hr__load_relaxed(&lms->stats.num_evictions) > 0 && !hr__load_relaxed(&learned->settled);
+	bool follows = group->depth && group->context == lms->handle.id;
+	bool measure = hr__load_relaxed(&lms->stats.num_evictions) > 0 && !hr__load_relaxed(&learned->settled) && !follows;
 	if (measure && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
 	hr__lock_take(&lms->lock);
-	if (learned->recording && hr__record_op(&learned->now, timed_on(stream))) {
+	bool joined = follows && hr__follow_is_joined(lms, group) && group->ops && group->ops == learned->now.ops.count;
+	if (learned->recording && (joined || hr__record_op(&learned->now, timed_on(stream)))) {
 		hr__record_sign(&learned->now, count);
-		HR__RECORD_AT(hr__recorded_op, learned->now.ops, learned->now.ops.count - 1).begin = mark;
+		if (!joined) HR__RECORD_AT(hr__recorded_op, learned->now.ops, learned->now.ops.count - 1).begin = mark;
 		for (size_t i = 0; i < count; i++) {
 			hr_status ignored;
 			hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &ignored);
@@ -124,6 +127,8 @@ void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_strea
 				hr__follow_use(learned, tensor);
 		}
 	}
+	if (group->depth)
+		*group = (hr__pin_group){ group->depth, lms->handle.id, learned->step, learned->position, learned->now.ops.count };
 	hr__lock_release(&lms->lock);
 }
 

@@ -66,6 +66,13 @@ void hr__steps_watch(hr__lms *lms, const hr_pin *pins, size_t count);
 void hr__follow_created(hr__lms *lms, hr__tensor *tensor, uint32_t number);
 /* The tensor is being destroyed: removes it from the plan. */
 void hr__follow_destroyed(hr__learned *learned, const hr__tensor *tensor);
+/* Whether the pin call that begins, or was just made, belongs to the op of the call before it. */
+static inline bool hr__follow_is_joined(const hr__lms *lms, const hr__pin_group *group)
+{
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	return group->depth && group->context == lms->handle.id && group->step == lms->learned->step &&
+	       group->position == lms->learned->position; /* else another thread has pinned meanwhile */
+}
 /* Before a pin call: prefetches what the plan restores before it, and what did not fit earlier. */
 void hr__follow_before(hr__lms *lms);
 /* Compares the use that was just recorded with the plan's. */

@@ -39,6 +39,25 @@ static uint64_t bytes_of_others(hr__lms *lms, int64_t in_use)
 	return other > 0 ? (uint64_t)other : 0;
 }
 
+/* Tensors that are pinned between two steps are likely to stay so: those of the last record may not be evicted. Returns the bytes of the
+ * others, which occupy memory like plain blocks. */
+static uint64_t exclude_pinned(hr__lms *lms)
+{
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	const hr__learned *learned = lms->learned;
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < lms->member_count; i++) {
+		const hr__tensor *tensor = lms->members[i];
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (!hr__word_pins(word)) continue;
+		uint32_t slot = tensor->learned.step == learned->step ? tensor->learned.slot : HR__RECORD_NONE;
+		hr__recorded_tensor *seen = slot < learned->last.tensors.count ? &HR__RECORD_AT(hr__recorded_tensor, learned->last.tensors, slot) : NULL;
+		if (seen && tensor->learned.uses && seen->handle.id == hr__tensor_handle(tensor, word).id) seen->never_evict = true;
+		else bytes += tensor->device_bytes;
+	}
+	return bytes;
+}
+
 /* The memory and the link that the planner may use. */
 static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 {
@@ -69,6 +88,7 @@ static void make_plan(hr__lms *lms, int64_t in_use)
 	uint64_t bound = 0, others = bytes_of_others(lms, in_use);
 	hr__lock_take(&lms->lock);
 	hr__plan_machine machine = machine_of(lms, others);
+	others += exclude_pinned(lms);
 	bool places = learned->mapping_is_slow;
 	hr__lock_release(&lms->lock);
 	/* On failure the step continues as it is; the active plan may still be right. */

@@ -56,6 +56,23 @@ int64_t hr__pin_count_of_thread(void)
 	return pins;
 }
 
+static _Thread_local hr__pin_group group;
+
+hr__pin_group *hr__pin_group_of_thread(void)
+{
+	return &group;
+}
+
+void hr_pin_group_begin(void)
+{
+	if (group.depth++ == 0) group.context = 0;
+}
+
+void hr_pin_group_end(void)
+{
+	if (group.depth) group.depth--;
+}
+
 /* Encloses code that counts pins, so that a check of the counters knows whether a thread is inside. It uses a flag of the thread's
  * own cache if there is one, because a counter that all threads write would cost more than the pin. */
 static inline hr__cache *begin_counting(hr__lms *lms)
