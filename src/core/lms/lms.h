@@ -328,7 +328,7 @@ typedef struct hr__pin_group {
 	uint32_t ops;            /* recorded ops after it */
 } hr__pin_group;
 hr__pin_group *hr__pin_group_of_thread(void);
-void hr__learned_before_pin(hr__lms *lms, const hr_pin *pins, size_t count);               /* before a pin call */
+void hr__learned_before_pin(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);
 void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream); /* after a pin call succeeded */
 void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);
 void hr__learned_created(hr__lms *lms, hr__tensor *tensor);

@@ -218,6 +218,9 @@ static hr_status make_one(const hr__record *record, const hr__plan_step *step, c
 		if (!status && active->laid_out) break;
 	}
 	if (status) return status;
+	for (uint32_t i = 0; active->laid_out && i < active->first_stay[active->tensor_count]; i++)
+		if (active->stays[i].offset + active->stays[i].bytes > active->layout_bytes)
+			active->layout_bytes = active->stays[i].offset + active->stays[i].bytes;
 	/* A restore requested before the link has time for it only occupies memory. */
 	for (uint32_t i = 0; i < active->plan.move_count; i++)
 		active->plan.moves[i].in_before = restore_op(&active->plan.moves[i], step->op_count, active->laid_out ? active->late : 0);

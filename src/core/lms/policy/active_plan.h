@@ -42,6 +42,7 @@ typedef struct hr__active_plan {
 	uint32_t stay_capacity;
 	bool placing;  /* a layout was tried */
 	bool laid_out; /* a layout was found */
+	uint64_t layout_bytes; /* its size */
 	uint32_t late; /* parts of their time that copies and restores gave up for it (LATE in active_plan.c) */
 	uint64_t signature, compute_ns;
 	uint32_t matches; /* number of steps that followed it exactly */

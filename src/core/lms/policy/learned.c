@@ -48,6 +48,7 @@ void hr__learned_close(hr__lms *lms)
 	hr__record_free(&learned->now);
 	hr__record_free(&learned->last);
 	hr__active_plan_free(&learned->active_plan);
+	hr__record_array_free(&learned->times, sizeof(uint64_t));
 	hr__record_array_free(&learned->due_restores, sizeof(hr_tensor));
 	hr__record_array_free(&learned->unplanned_tensors, sizeof(hr__unplanned_tensor));
 	hr__repeats_close(learned->repeats);
@@ -100,9 +101,27 @@ static hr_stream timed_on(hr_stream stream)
 	return stream == HR_STREAM_HOST ? HR_STREAM_DEFAULT : stream;
 }
 
-void hr__learned_before_pin(hr__lms *lms, const hr_pin *pins, size_t count)
+/* Ops are timed once tensors have been evicted, until the plan was right often enough. */
+static bool is_timing(const hr__lms *lms)
+{
+	return hr__load_relaxed(&lms->stats.num_evictions) > 0 && !hr__load_relaxed(&lms->learned->settled);
+}
+
+/* Ends the interval of the op that the pin call belongs to. */
+static void pause_op(hr__lms *lms, hr_stream stream)
+{
+	const hr__pin_group *group = hr__pin_group_of_thread();
+	uint64_t mark;
+	if (!group->depth || group->context != lms->handle.id || !is_timing(lms) || hr__device_mark(lms->device, timed_on(stream), &mark)) return;
+	hr__lock_take(&lms->lock);
+	if (hr__follow_is_joined(lms, group)) hr__record_end_interval(&lms->learned->now, mark);
+	hr__lock_release(&lms->lock);
+}
+
+void hr__learned_before_pin(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	if (!hr__load_relaxed(&lms->stats.num_steps) && hr__load_relaxed(&lms->stats.num_evictions)) hr__steps_watch(lms, pins, count);
+	pause_op(lms, stream);
 	hr__follow_before(lms);
 }
 
@@ -111,14 +130,12 @@ void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_strea
 	hr__learned *learned = lms->learned;
 	hr__pin_group *group = hr__pin_group_of_thread();
 	uint64_t mark = 0;
-	bool follows = group->depth && group->context == lms->handle.id;
-	bool measure = hr__load_relaxed(&lms->stats.num_evictions) > 0 && !hr__load_relaxed(&learned->settled) && !follows;
-	if (measure && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
+	if (is_timing(lms) && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
 	hr__lock_take(&lms->lock);
-	bool joined = follows && hr__follow_is_joined(lms, group) && group->ops && group->ops == learned->now.ops.count;
-	if (learned->recording && (joined || hr__record_op(&learned->now, timed_on(stream)))) {
+	bool joined = hr__follow_is_joined(lms, group) && group->ops && group->ops == learned->now.ops.count;
+	if (learned->recording && (joined || hr__record_op(&learned->now))) {
 		hr__record_sign(&learned->now, count);
-		if (!joined) HR__RECORD_AT(hr__recorded_op, learned->now.ops, learned->now.ops.count - 1).begin = mark;
+		hr__record_begin_interval(&learned->now, timed_on(stream), mark);
 		for (size_t i = 0; i < count; i++) {
 			hr_status ignored;
 			hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &ignored);
@@ -139,8 +156,7 @@ void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_str
 	/* With a mark after each op, a stream that waits for memory of one op does not wait for the next. */
 	if (hr__load_relaxed(&lms->stats.num_evictions) > 0 && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
 	hr__lock_take(&lms->lock);
-	if (learned->recording && learned->now.ops.count)
-		HR__RECORD_AT(hr__recorded_op, learned->now.ops, learned->now.ops.count - 1).end = mark;
+	if (learned->recording) hr__record_end_interval(&learned->now, mark);
 	hr__record_time(lms->device, &learned->now, 4);
 	bool planned = learned->active_plan.is_set;
 	hr__lock_release(&lms->lock);

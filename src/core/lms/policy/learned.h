@@ -37,7 +37,10 @@ struct hr__learned {
 	hr__record_array due_restores;      /* hr_tensor: restores that are due and not done */
 	hr__record_array unplanned_tensors; /* hr__unplanned_tensor: not due yet */
 	hr__link link;                      /* speed of copies */
+	hr__record_array times;             /* uint64_t: time of each op in the last step that was timed */
+	uint64_t times_signature;           /* of that step */
 	uint64_t slack;                     /* memory that plans leave unused, because it was found fragmented */
+	uint64_t slack_used;                /* memory that the last plan left unused */
 	uint64_t memory;                    /* that the last plan was made for */
 	uint64_t unplanned_bytes;           /* bytes of unplanned evictions in this step */
 	uint64_t scattered;                 /* most bytes that were free at an unplanned eviction, but of no use */

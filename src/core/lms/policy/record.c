@@ -26,7 +26,7 @@ void hr__record_array_free(hr__record_array *array, size_t item)
 
 void hr__record_clear(hr__record *record)
 {
-	record->tensors.count = record->ops.count = record->uses.count = record->timed = 0;
+	record->tensors.count = record->ops.count = record->uses.count = record->intervals.count = record->timed = 0;
 	record->measured = record->broken = false;
 	record->signature = UINT64_C(0xcbf29ce484222325);
 }
@@ -36,6 +36,7 @@ void hr__record_free(hr__record *record)
 	hr__record_array_free(&record->tensors, sizeof(hr__recorded_tensor));
 	hr__record_array_free(&record->ops, sizeof(hr__recorded_op));
 	hr__record_array_free(&record->uses, sizeof(hr__plan_use));
+	hr__record_array_free(&record->intervals, sizeof(hr__recorded_interval));
 }
 
 void hr__record_sign(hr__record *record, uint64_t value)
@@ -62,15 +63,14 @@ uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_
 	return record->tensors.count++;
 }
 
-bool hr__record_op(hr__record *record, hr_stream stream)
+bool hr__record_op(hr__record *record)
 {
 	if (record->broken) return false;
 	if (!hr__record_array_has_room(&record->ops, sizeof(hr__recorded_op))) {
 		record->broken = true;
 		return false;
 	}
-	HR__RECORD_AT(hr__recorded_op, record->ops, record->ops.count++) = (hr__recorded_op){ .first_use = record->uses.count,
-		                                                                                  .stream = stream };
+	HR__RECORD_AT(hr__recorded_op, record->ops, record->ops.count++) = (hr__recorded_op){ .first_use = record->uses.count };
 	return true;
 }
 
@@ -97,40 +97,45 @@ bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool 
 
 /* ---- times ---- */
 
+void hr__record_begin_interval(hr__record *record, hr_stream stream, uint64_t mark)
+{
+	HR_ASSERT(record->ops.count > 0 || record->broken);
+	if (record->broken || !mark || !hr__record_array_has_room(&record->intervals, sizeof(hr__recorded_interval))) return;
+	HR__RECORD_AT(hr__recorded_interval, record->intervals, record->intervals.count++) =
+		(hr__recorded_interval){ .op = record->ops.count - 1, .stream = stream, .begin = mark };
+}
+
+void hr__record_end_interval(hr__record *record, uint64_t mark)
+{
+	if (record->intervals.count == record->timed) return;
+	hr__recorded_interval *last = &HR__RECORD_AT(hr__recorded_interval, record->intervals, record->intervals.count - 1);
+	if (last->op == record->ops.count - 1) last->end = mark;
+}
+
+void hr__record_close_intervals(hr__record *record)
+{
+	if (record->intervals.count > record->timed && !HR__RECORD_AT(hr__recorded_interval, record->intervals, record->intervals.count - 1).end)
+		record->intervals.count--;
+}
+
 void hr__record_time(hr__device *device, hr__record *record, uint32_t most)
 {
-	HR_ASSERT(record->timed <= record->ops.count);
-	for (; record->timed < record->ops.count && most; record->timed++, most--) {
-		hr__recorded_op *op = &HR__RECORD_AT(hr__recorded_op, record->ops, record->timed);
+	HR_ASSERT(record->timed <= record->intervals.count);
+	for (; record->timed < record->intervals.count && most; record->timed++, most--) {
+		const hr__recorded_interval *interval = &HR__RECORD_AT(hr__recorded_interval, record->intervals, record->timed);
 		uint64_t begin = 0, end = 0;
-		if (!op->begin || !op->end) continue;
-		hr_status status = hr__device_mark_time(device, op->stream, op->begin, &begin);
-		if (!status) status = hr__device_mark_time(device, op->stream, op->end, &end);
+		if (!interval->end && interval->op == record->ops.count - 1) return; /* it may not have ended */
+		if (!interval->end) continue;
+		hr_status status = hr__device_mark_time(device, interval->stream, interval->begin, &begin);
+		if (!status) status = hr__device_mark_time(device, interval->stream, interval->end, &end);
 		if (status == HR_NOT_READY) return;
 		if (status) continue;
-		op->ns = end > begin ? end - begin : 0;
+		HR__RECORD_AT(hr__recorded_op, record->ops, interval->op).ns += end > begin ? end - begin : 0;
 		record->measured = true;
 	}
 }
 
 bool hr__record_is_timed(const hr__record *record)
 {
-	return record->measured && record->timed == record->ops.count;
-}
-
-void hr__record_keep_times(hr__record *record, const hr__record *before)
-{
-	HR_ASSERT(record != before);
-	if (!hr__record_is_timed(before) || before->ops.count != record->ops.count) return;
-	for (uint32_t i = 0; i < record->ops.count; i++)
-		HR__RECORD_AT(hr__recorded_op, record->ops, i).ns = HR__RECORD_AT(hr__recorded_op, before->ops, i).ns;
-	record->measured = true;
-	record->timed = record->ops.count;
-}
-
-uint64_t hr__record_compute_ns(const hr__record *record)
-{
-	uint64_t sum = 0;
-	for (uint32_t i = 0; i < record->ops.count; i++) sum += HR__RECORD_AT(hr__recorded_op, record->ops, i).ns;
-	return sum;
+	return record->measured && record->timed == record->intervals.count;
 }

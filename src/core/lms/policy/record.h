@@ -41,14 +41,21 @@ typedef struct hr__recorded_tensor {
 
 typedef struct hr__recorded_op {
 	uint32_t first_use;
-	uint32_t stream;
-	uint64_t begin, end; /* marks; 0 = none */
-	uint64_t ns;
+	uint64_t ns; /* time of the device: sum of its intervals */
 } hr__recorded_op;
+
+/* The device works on an op from the end of a pin call to the next call. An op with several pin calls (hr_pin_group_begin) has several
+ * intervals, because a pin call may take long on the host while the device is idle. */
+typedef struct hr__recorded_interval {
+	uint32_t op;
+	hr_stream stream;
+	uint64_t begin, end; /* marks; 0 = none */
+} hr__recorded_interval;
 
 typedef struct hr__record {
 	hr__record_array tensors, ops, uses; /* hr__recorded_tensor, hr__recorded_op, hr__plan_use */
-	uint32_t timed;                      /* ops whose time is known, or never will be */
+	hr__record_array intervals;          /* hr__recorded_interval */
+	uint32_t timed;                      /* intervals whose time is known, or never will be */
 	bool measured, broken;               /* at least one op was timed; host memory ran out */
 	uint64_t signature;                  /* hash of all events in order: equal for steps that are alike */
 } hr__record;
@@ -61,20 +68,22 @@ void hr__record_sign(hr__record *record, uint64_t value);
 /* Adds a tensor; [created] as above. Returns its number in the record; HR__RECORD_NONE if the record is broken. */
 uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_t created);
 /* Begins the next op. False if the record is broken. */
-bool hr__record_op(hr__record *record, hr_stream stream);
+bool hr__record_op(hr__record *record);
 /* Adds a use of tensor number [slot] by the current op; HR__RECORD_NONE is ignored. Counts the tensor's uses: named twice in an op,
  * it is used once. True if a use was added. */
 bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write);
 
 /* ---- times ---- */
 
-/* Reads the times of up to [most] ops whose marks are done: a few at a time while a step runs. */
+/* Begins an interval of the current op at [mark]. */
+void hr__record_begin_interval(hr__record *record, hr_stream stream, uint64_t mark);
+/* Ends the last interval at [mark], or later if it had ended. */
+void hr__record_end_interval(hr__record *record, uint64_t mark);
+/* The step has ended: forgets an interval that has not. */
+void hr__record_close_intervals(hr__record *record);
+/* Reads the times of up to [most] intervals whose marks are done: a few at a time while a step runs. */
 void hr__record_time(hr__device *device, hr__record *record, uint32_t most);
 /* Whether the times of all ops are known, or never will be. */
 bool hr__record_is_timed(const hr__record *record);
-/* Copies the times of an equal step, because ops are not timed in every step. */
-void hr__record_keep_times(hr__record *record, const hr__record *before);
-/* Sum over all ops. */
-uint64_t hr__record_compute_ns(const hr__record *record);
 
 #endif

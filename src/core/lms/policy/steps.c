@@ -15,6 +15,7 @@
 #define CORRECTIONS 8u
 #define SPARE_PAGES 24u /* assumed lost to blocks that end within a page, if memory is large enough */
 #define GATHERED 4u
+#define GATHER_PAGES 8u /* hr__blocks_gather leaves 1/256 of memory for small blocks, and pages that are partly used */
 #define MAPPING_SHARE 50u /* mapping may take 1/50 of a step before memory is joined for a layout */
 #define MEASURED 3u       /* number of steps that follow the plan in which ops are still timed */
 
@@ -68,8 +69,11 @@ static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 	learned->memory = memory;
 	uint64_t slack = SPARE_PAGES * lms->allocator->page;
 	if (slack > memory / 96) slack = memory / 96;
-	if (slack < memory / 256) slack = memory / 256;
+	uint64_t kept = memory / 256 + GATHER_PAGES * lms->allocator->page;
+	if (kept > memory / 96) kept = memory / 96;
+	if (slack < kept) slack = kept;
 	if (slack < learned->slack) slack = learned->slack;
+	learned->slack_used = slack;
 	hr__link_time(&learned->link, lms);
 	return (hr__plan_machine){ .memory = slack < memory ? memory - slack : memory,
 		                       .out_bytes_per_s = hr__link_out(&learned->link),
@@ -117,6 +121,44 @@ static void make_plan_noted(hr__lms *lms, int64_t in_use)
 			&(hr__event){ .kind = HR__EVENT_MARK, .tag = hr_name_intern(HR__MARK_PLAN), .bytes = hr__os()->clock_ns() - begin });
 }
 
+/* ---- times ---- */
+
+/* Keeps the times of a step that has ended, if all are known. */
+static void keep_times(hr__learned *learned, const hr__record *record)
+{
+	if (!hr__record_is_timed(record) || record->broken) return;
+	while (learned->times.capacity < record->ops.count)
+		if (!hr__record_array_grow(&learned->times, sizeof(uint64_t))) return;
+	learned->times.count = record->ops.count;
+	learned->times_signature = record->signature;
+	for (uint32_t i = 0; i < record->ops.count; i++)
+		HR__RECORD_AT(uint64_t, learned->times, i) = HR__RECORD_AT(hr__recorded_op, record->ops, i).ns;
+}
+
+static bool has_times(const hr__learned *learned, const hr__record *record)
+{
+	return learned->times.count && learned->times.count == record->ops.count && learned->times_signature == record->signature;
+}
+
+/* Steps are not always timed, and the device may be behind when a step ends: then the times of an equal step before it are used. */
+static void use_times(const hr__learned *learned, hr__record *record)
+{
+	if (hr__record_is_timed(record) || !has_times(learned, record)) return;
+	for (uint32_t i = 0; i < record->ops.count; i++)
+		HR__RECORD_AT(hr__recorded_op, record->ops, i).ns = HR__RECORD_AT(uint64_t, learned->times, i);
+	record->measured = true;
+	record->timed = record->intervals.count;
+}
+
+/* Whether the times of ops are no longer those of the active plan: the first steps of a program are not typical. */
+static bool times_have_changed(const hr__learned *learned, const hr__record *record)
+{
+	uint64_t ns = 0, planned = learned->active_plan.compute_ns;
+	if (!has_times(learned, record)) return false;
+	for (uint32_t i = 0; i < learned->times.count; i++) ns += HR__RECORD_AT(uint64_t, learned->times, i);
+	return ns + ns / 20 < planned || planned + planned / 20 < ns;
+}
+
 /* ---- judging ---- */
 
 /* A step followed the plan and still had unplanned evictions: less memory is usable than is free. True if another plan should be
@@ -145,15 +187,10 @@ static void judge(hr__learned *learned, bool pressed)
 	bool same = active->is_set && done->signature == active->signature && !learned->mismatches;
 	bool twice = learned->has_last && done->signature == learned->last.signature;
 	if (same) active->matches++;
-	if (twice && !hr__record_is_timed(done)) hr__record_keep_times(done, &learned->last);
 	/* If two kinds of steps alternate, the longer one has the plan. */
 	bool in_turn = learned->has_last && done->signature == learned->before_last && done->ops.count <= active->op_count;
 	bool better = !active->is_set || (!same && (twice || (!active->matches && !in_turn)));
-	/* The times of ops have changed: the first steps of a program are not typical. */
-	uint64_t ns = hr__record_compute_ns(done);
-	bool timed = hr__record_is_timed(done);
-	if (same && timed && ns + ns / 20 < active->compute_ns) better = true;
-	if (same && timed && active->compute_ns + active->compute_ns / 20 < ns) better = true;
+	if (same && times_have_changed(learned, done)) better = true;
 	if (same && learned->unplanned_bytes && correct(learned)) better = true;
 	if (learned->has_last) learned->before_last = learned->last.signature;
 	hr__record swap = learned->last;
@@ -178,6 +215,10 @@ static void gather_memory(hr__lms *lms)
 	learned->area_bytes = area_bytes;
 	learned->gathered++;
 	learned->mapping = hr__blocks_map_ns(lms->allocator);
+	if (learned->active_plan.layout_bytes > area_bytes) { /* more pages are partly used than the plan left */
+		learned->slack = learned->slack_used + learned->active_plan.layout_bytes - area_bytes + lms->allocator->page;
+		learned->wants_plan = true;
+	}
 	hr__lock_release(&lms->lock);
 }
 
@@ -202,10 +243,13 @@ static void end_step(hr__lms *lms)
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
 	hr__lock_take(&lms->lock);
+	hr__record_close_intervals(&learned->now);
 	hr__record_time(lms->device, &learned->now, UINT32_MAX);
-	if (!learned->planning && learned->has_last)
-		hr__record_time(lms->device, &learned->last, UINT32_MAX); /* the device may have
-	                                                                                                        * been behind */
+	if (!learned->planning && learned->has_last) {
+		hr__record_time(lms->device, &learned->last, UINT32_MAX); /* the device may have been behind */
+		keep_times(learned, &learned->last);
+	}
+	keep_times(learned, &learned->now);
 	if (!learned->planning) judge(learned, hr__load_relaxed(&lms->stats.num_evictions) > 0);
 	learned->recording = false;
 	hr__lock_release(&lms->lock);
@@ -228,6 +272,8 @@ static void begin_step(hr__lms *lms)
 	bool plans = learned->wants_plan && !learned->planning;
 	if (plans) {
 		hr__record_time(lms->device, &learned->last, UINT32_MAX);
+		keep_times(learned, &learned->last);
+		use_times(learned, &learned->last);
 		learned->planning = true;
 		learned->wants_plan = false;
 	}

@@ -327,7 +327,7 @@ hr_status hr__pin_all_or_none(hr__lms *lms, const hr_pin *pins, size_t count, hr
 static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	uint64_t now = hr__fetch_add_relaxed(&lms->clock, 1) + 1;
-	if (lms->learned) hr__learned_before_pin(lms, pins, count);
+	if (lms->learned) hr__learned_before_pin(lms, pins, count, stream);
 	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && !hr__pin_count_of_thread()) hr__pin_yield_to_waiter(lms);
 	hr_status status = pin_all_or_none(lms, pins, count, stream);
 	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY)) {
