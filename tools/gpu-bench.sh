@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # Measures the library on this machine's GPU, compared with the CUDA driver and PyTorch's allocator, in one run. Without a GPU it runs
 # on the emulated device, to show that it works, and reports what needs a card. Needs gcc and CMake; installs nothing.
-#   tools/gpu-bench.sh [library] [steps] [pytorch] [rounds]
+#   tools/gpu-bench.sh [library] [steps] [pytorch] [rounds] [plugin]
+#
+# Without arguments all but plugin, which is the PyTorch plug-in. It needs a PyTorch with CUDA, and takes as long as the others together; parts of it
+# are plugin_workloads, plugin_lms and plugin_exact.
 #
 # LMS_ROUNDS   rounds of evicting and restoring: of 8 GiB with verify, and of 64 MiB (default 100,10000)
 # LMS_LIMITS   limits of the training step, in GB (default 40,26)
+# HEADROOM_TORCH_PYTHON   the interpreter that has PyTorch (default python3)
 #
 # Repeats the short tables at the end, with a line for each part. The output of a part is in build-gpu/gpu-bench-<part>.log.
 set -uo pipefail
@@ -49,6 +53,41 @@ part_rounds() {
 	timeout 260 $build/bench/gpu_lms --rounds "${LMS_ROUNDS:-100,10000}"
 }
 
+# torch_bench <seconds> <arguments>: runs a benchmark of the plug-in with the package of the source tree. The plug-in's C++ is compiled on first use.
+torch_bench() {
+	local seconds=$1 python=${HEADROOM_TORCH_PYTHON:-python3}
+	shift
+	build $build product || return 1
+	if ! "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+		echo "$1: skipped, there is no PyTorch that sees a card"
+		return 0
+	fi
+	PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 timeout -k 5 "$seconds" "$python" "$@" --build $build
+}
+
+part_plugin_workloads() {
+	torch_bench 330 bench/torch_workloads.py --all
+}
+
+part_plugin_lms() {
+	torch_bench 330 bench/torch_lms.py --rows native,headroom,lms,limits,save_on_cpu,checkpoint
+}
+
+# Whether losses at a limit are the same to the bit.
+part_plugin_exact() {
+	local failed=0
+	torch_bench 240 bench/torch_lms.py --deterministic || failed=1
+	torch_bench 120 bench/torch_lms.py --deterministic --model resnet || failed=1
+	torch_bench 120 bench/torch_lms.py --deterministic --model unet || failed=1
+	return $failed
+}
+
+part_plugin() {
+	local failed=0 piece
+	for piece in workloads lms exact; do "part_plugin_$piece" || failed=1; done
+	return $failed
+}
+
 parts=("$@")
 [ ${#parts[@]} -gt 0 ] || parts=(library steps pytorch rounds)
 summary=() failed=0
@@ -56,7 +95,7 @@ for part in "${parts[@]}"; do
 	log=$build/gpu-bench-$part.log begin=$SECONDS
 	echo
 	if "part_$part" 2>&1 | tee "$log"; then result=ok; else result="FAILED (${PIPESTATUS[0]})" failed=1; fi
-	summary+=("$(printf '%-10s %-12s %4d s' "$part" "$result" $((SECONDS - begin)))")
+	summary+=("$(printf '%-16s %-12s %4d s' "$part" "$result" $((SECONDS - begin)))")
 done
 
 echo
@@ -64,9 +103,11 @@ for part in "${parts[@]}"; do
 	case $part in
 	steps) grep -E '^(plain:|policy |learned |lru )' $build/gpu-bench-steps.log ;;
 	rounds) sed -n '/^evicted and restored/,$p' $build/gpu-bench-rounds.log ;;
+	plugin*) grep -E '^ +(workload|gpt2|resnet|unet|serve) |^ +gpt2(var|ckpt) |^fragmentation:|^  (native|expandable|headroom) |^(row|native|headroom|lms|limit|save_on_cpu|checkpoint) |^[a-z0-9]+, [0-9]+ steps|^DIFFERENT' \
+		"$build/gpu-bench-$part.log" ;;
 	esac
 done
 echo
 printf '%s\n' "${summary[@]}"
-printf '%-10s %-12s %4d s\n' gpu-bench "$([ $failed = 0 ] && echo ok || echo FAILED)" $((SECONDS - start))
+printf '%-16s %-12s %4d s\n' gpu-bench "$([ $failed = 0 ] && echo ok || echo FAILED)" $((SECONDS - start))
 exit $failed

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # Runs the conformance suite on this machine's GPU, and again under compute-sanitizer if that is installed. Without a GPU the suite runs
 # on the other devices, including the emulated one, and reports that. Needs gcc and CMake; installs nothing.
-#   tools/gpu-test.sh [build] [devices] [conformance] [memcheck] [beside] [oom]
+#   tools/gpu-test.sh [build] [devices] [conformance] [memcheck] [beside] [oom] [torch]
 #
 # HEADROOM_REQUIRE_GPU=1  no GPU is a failure
 # HR_TEST_SCALE           multiplies the counts of the tests (default 1)
 # HR_TEST_ROUNDS          rounds of allocating, copying and comparing on the GPU (default 10000)
+# HEADROOM_TORCH_PYTHON   the interpreter that has PyTorch (default python3)
+# TORCH_SECONDS           timeout of each program of the PyTorch plug-in (default 180)
 # MEMCHECK_SECONDS        timeout of each program under compute-sanitizer (default 75); a timeout without an error is not a failure
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -103,8 +105,28 @@ stage_oom() {
 	"$build/examples/oom_report" | sed -n 1,20p
 }
 
+# Runs the programs that use the PyTorch plug-in on the card, each with the package of the source tree. The plug-in's C++ is compiled first, so that no
+# program's timeout includes it.
+stage_torch() {
+	local rc=0 status program count=0 python=${HEADROOM_TORCH_PYTHON:-python3}
+	if [ "$(gpu_backend $build)" != cuda ]; then note="skipped: no GPU"; return 0; fi
+	if ! "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then note="skipped: no PyTorch with CUDA"; return 0; fi
+	build $build product || return 1
+	export PYTHONPATH=$PWD/python HEADROOM_LIBRARY_DIR=$PWD/$build PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+	timeout -k 5 180 "$python" -c 'from headroom.torch import _build; _build.build(True)' || { note="the plug-in does not compile"; return 1; }
+	for program in tests/gpu/torch_*.py; do
+		[ -e "$program" ] || { note="no programs"; return 0; }
+		status=0
+		timeout -k 5 "${TORCH_SECONDS:-180}" "$python" "$program" || status=$?
+		count=$((count + 1))
+		[ $status = 0 ] || { echo "$program: FAILED (exit status $status)"; rc=1; }
+	done
+	note="$count programs"
+	return $rc
+}
+
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(build devices conformance memcheck beside oom)
+[ ${#stages[@]} -gt 0 ] || stages=(build devices conformance memcheck beside oom torch)
 start=$SECONDS
 summary=() failed=0
 for stage in "${stages[@]}"; do
