@@ -6,7 +6,7 @@
 
     gpt2       GPT-2 medium, batch 16 x 1024, bf16 autocast, AdamW, dropout on; limits of 40 and 26 GB unless told otherwise
     resnet     ResNet-50, batch 64; a limit of 60% of its peak
-    unet       a U-Net, batch 32 of 256 x 256; a limit of 60% of its peak
+    unet       a U-Net, batch 24 of 256 x 256; a limit of 60% of its peak
 
 Each row is a process of its own:
 
@@ -162,15 +162,27 @@ def run_row(options, row, limit=None, title=None):
 
 def limits_of(options, results):
     """Pairs of title and bytes."""
-    sys.path.insert(0, str(ROOT / "python"))
-    if not options.fraction:
-        from headroom.sizes import parse_size
-        return [(text, parse_size(text)) for text in options.limits.split(",")]
+    if options.limits:
+        return options.limits
     peak = results.get("headroom", {}).get("live")
     if not peak:
         print("\nno limit: a fraction needs the row headroom, for the peak")
         return []
-    return [(f"{float(part):.0%}", int(peak * float(part))) for part in options.fraction.split(",")]
+    return [(f"{part:.0%}", int(peak * part)) for part in options.fraction]
+
+
+def parse_limits(options):
+    """Before the first row, which takes its time. Sizes are read by the package."""
+    os.environ.setdefault("HEADROOM_LIBRARY_DIR", str(Path(options.build).resolve()))
+    sys.path.insert(0, str(ROOT / "python"))
+    from headroom.sizes import parse_size
+    if not options.limits and not options.fraction:
+        if options.small or options.model != "gpt2":
+            options.fraction = "0.6"
+        else:
+            options.limits = "40GB,26GB"
+    options.limits = [(text, parse_size(text)) for text in options.limits.split(",")] if options.limits else []
+    options.fraction = [float(part) for part in options.fraction.split(",")] if options.fraction else []
 
 
 def same(result, first):
@@ -234,10 +246,10 @@ def main():
         parser.error("--steps is 2 at least")
     if options.row:
         return measure(options)
-    if not options.limits and not options.fraction:
-        options.fraction = "0.6" if options.small or options.model != "gpt2" else None
-        options.limits = "40GB,26GB"
-    os.environ.setdefault("HEADROOM_LIBRARY_DIR", str(Path(options.build).resolve()))  # sizes are read with the package
+    try:
+        parse_limits(options)
+    except ValueError as error:
+        parser.error(str(error))
     return run_all(options)
 
 

@@ -153,7 +153,7 @@ def resnet(device, small, batch=64):
     return step, 40
 
 
-def unet(device, small, batch=32):
+def unet(device, small, batch=24):
     import torch
     import torch_networks
     with torch.device(device):
