@@ -3,8 +3,8 @@
 # on the emulated device, to show that it works, and reports what needs a card. Needs gcc and CMake; installs nothing.
 #   tools/gpu-bench.sh [library] [steps] [pytorch] [rounds] [plugin]
 #
-# Without arguments all but plugin, which is the PyTorch plug-in. It needs a PyTorch with CUDA, and takes as long as the others together; parts of it
-# are plugin_workloads, plugin_lms and plugin_exact.
+# Without arguments all but plugin, which is the PyTorch plug-in. It needs a PyTorch with CUDA, and minutes more. Parts of it
+# are plugin_workloads, plugin_lms and plugin_exact; their timeouts are estimates.
 #
 # LMS_ROUNDS   rounds of evicting and restoring: of 8 GiB with verify, and of 64 MiB (default 100,10000)
 # LMS_LIMITS   limits of the training step, in GB (default 40,26)
