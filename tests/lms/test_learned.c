@@ -30,7 +30,9 @@ struct chain {
 	uint64_t limit;
 	bool unmarked;    /* no steps are marked */
 	bool twice;       /* ops list some of their tensors twice */
+	bool grouped;     /* ops pin their tensors one by one, in a group of calls */
 	bool overlapping; /* the first activation is destroyed in the next step, after its successor was made */
+	uint64_t kept;    /* bytes of a tensor that stays pinned and is not used */
 	enum kind (*kind)(uint32_t step);
 	uint32_t *after; /* runs other ops after the steps; gets the peak of strays.count */
 };
@@ -46,6 +48,7 @@ static struct {
 	hr_device device;
 	hr_stream stream;
 	hr__lms *lms;
+	bool grouped;
 	hr_tensor weights[LAYERS_MAX], acts[LAYERS_MAX], old;
 } here;
 
@@ -54,8 +57,27 @@ static hr_tensor create(uint64_t bytes)
 	return fixture_tensor(here.allocator, bytes);
 }
 
+/* As ops that call other ops do. */
+static void grouped_op(const hr_pin *pins, size_t count, uint64_t ns)
+{
+	hr_pin_group_begin();
+	for (size_t i = 0; i < count; i++) {
+		hr_pin_group_begin();
+		CHECK_STATUS(HR_OK, hr_tensor_pin_all(&pins[i], 1, here.stream));
+		hr_pin_group_end();
+		CHECK_STATUS(HR_OK, hr__device_compute(here.lms->device, here.stream, i + 1 < count ? 0 : ns));
+	}
+	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, count, here.stream));
+	hr_pin_group_end();
+	hr_pin_group_end(); /* has no effect */
+}
+
 static void op(const hr_pin *pins, size_t count, uint64_t ns)
 {
+	if (here.grouped) {
+		grouped_op(pins, count, ns);
+		return;
+	}
 	CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, count, here.stream));
 	CHECK_STATUS(HR_OK, hr__device_compute(here.lms->device, here.stream, ns));
 	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, count, here.stream));
@@ -129,6 +151,7 @@ static void run(const struct chain *chain, const char *policy, struct outcome *o
 {
 	memset(&here, 0, sizeof here);
 	memset(out, 0, sizeof *out);
+	here.grouped = chain->grouped;
 	hr_fault_os_install();
 	here.device = fixture_simulated(FIXTURE_DEFAULT, FIXTURE_DEFAULT);
 	CHECK_STATUS(HR_OK, hr_stream_create(here.device, &here.stream));
@@ -139,6 +162,11 @@ static void run(const struct chain *chain, const char *policy, struct outcome *o
 	for (uint32_t i = 0; i < chain->layers; i++) {
 		here.weights[i] = create(chain->weight);
 		op(&(hr_pin){ here.weights[i], HR_OVERWRITE }, 1, 0);
+	}
+	hr_tensor kept = { 0 };
+	if (chain->kept) {
+		kept = create(chain->kept);
+		CHECK_STATUS(HR_OK, hr_tensor_pin(kept, HR_OVERWRITE, here.stream));
 	}
 	uint64_t before = time_now();
 	for (uint32_t i = 0; i < chain->steps; i++) {
@@ -155,6 +183,7 @@ static void run(const struct chain *chain, const char *policy, struct outcome *o
 		CHECK_STATUS(HR_OK, hr_allocator_check(here.allocator));
 	}
 	if (chain->after) run_loose_ops(chain);
+	if (chain->kept) CHECK_STATUS(HR_OK, hr_tensor_unpin(kept, here.stream));
 	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(here.allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(hr_fault_os_is_clean());
@@ -239,6 +268,35 @@ static void test_an_op_that_names_a_tensor_twice_uses_it_once(void)
 	struct chain chain = usual_chain();
 	chain.twice = true;
 	check_gain(&chain, 0.25);
+}
+
+/* The pin calls of a group are one op: steps take the time that they take with one call for each op. */
+static void test_a_group_of_pin_calls_is_planned_as_one_op(void)
+{
+	static struct outcome grouped, plain;
+	struct chain chain = usual_chain();
+	run(&chain, "learned", &plain);
+	chain.grouped = true;
+	run(&chain, "learned", &grouped);
+	print("one call", &chain, &plain);
+	print("grouped ", &chain, &grouped);
+	for (uint32_t i = 2; i < chain.steps; i++) {
+		CHECK_EQ(grouped.misses[i], 0);
+		CHECK_GT(grouped.hits[i], 0);
+		CHECK_LE((double)grouped.ns[i], 1.05 * (double)plain.ns[i]);
+	}
+	CHECK_EQ(grouped.stats.plan_step_ns, plain.stats.plan_step_ns);
+}
+
+/* A tensor that stays pinned from step to step is memory that plans cannot use. */
+static void test_a_tensor_that_stays_pinned_is_not_planned(void)
+{
+	struct chain chain = usual_chain();
+	static struct outcome outcome;
+	chain.kept = 5 * chain.weight;
+	run(&chain, "learned", &outcome);
+	print("kept", &chain, &outcome);
+	for (uint32_t i = 2; i < chain.steps; i++) CHECK_EQ(outcome.misses[i], 0);
 }
 
 /* ---- steps that differ ---- */
@@ -343,6 +401,7 @@ static void test_without_marked_steps_it_is_no_worse_than_lru(void)
 
 TEST_MAIN(T(test_tensors_are_prefetched_from_the_second_step_on), T(test_a_step_that_the_link_bounds_gains_too),
           T(test_a_deep_chain_of_small_tensors_gains_too), T(test_a_tensor_that_outlives_its_step_is_prefetched), T(test_an_op_that_names_a_tensor_twice_uses_it_once),
+          T(test_a_group_of_pin_calls_is_planned_as_one_op), T(test_a_tensor_that_stays_pinned_is_not_planned),
           T(test_ops_outside_of_steps_leak_nothing),
           T(test_a_step_with_an_op_more_costs_no_more_than_lru), T(test_a_step_with_larger_tensors_costs_no_more_than_lru),
           T(test_a_step_with_fewer_layers_costs_no_more_than_lru), T(test_tensors_made_in_another_order_cost_no_more_than_lru),
