@@ -1,129 +1,401 @@
-// front_cuda.cpp - CUDA tensors: Headroom as the implementation of PyTorch's CUDAAllocator, so that torch.cuda.memory_stats(), empty_cache() and the
-// like work as with the native allocator. What is not supported raises an error that says so.
+// front_cuda.cpp - CUDA tensors: Headroom as the implementation of PyTorch's CUDAAllocator, so that everything in torch.cuda works as with the native
+// allocator, or raises an error that says what to do. cuda_front.h lists the parts.
 //
 // Memory belongs to the stream that is current when it is allocated, and to those of record_stream: hr_free on HR_STREAM_HOST waits for exactly these.
 //
-// Not yet run on a card.
-#include "plugin.h"
-
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
+// On a process's first GPU, an allocation and a free take no lock and no lookup of their own unless there are special blocks.
+#include "cuda_front.h"
 
 #include <algorithm>
-#include <mutex>
-#include <unordered_map>
+#include <cstring>
+#include <sstream>
 
 namespace headroom {
 
-namespace cuda = c10::cuda;
-namespace native = c10::cuda::CUDACachingAllocator;
-using c10::CachingDeviceAllocator::DeviceStats;
-using c10::CachingDeviceAllocator::Stat;
-using c10::CachingDeviceAllocator::StatArray;
-using c10::CachingDeviceAllocator::StatType;
+constexpr c10::DeviceIndex LMS_DEVICE = 0; // the records of movable tensors know one allocator
 
-constexpr c10::DeviceIndex DEVICE = 0; // one GPU, so far
-static hr_device cuda_device;
-static std::string cuda_device_name;
+static std::atomic<Gpu *> gpus[MAX_GPUS];
+static std::mutex open_lock;
+static uint64_t limit_setting; // settings.limit, for each GPU
+static std::mutex observer_lock;
+static std::vector<native::OutOfMemoryObserver> observers;
+thread_local int shareable_depth = 0;
 
-// ---- streams ----
+// ---- GPUs ----
 
-// Headroom's number of a stream of PyTorch's. PyTorch keeps the streams of its pools for ever, so entries are never removed. If Headroom has no
-// number left for a stream, its work is waited for instead (HR_STREAM_HOST).
-static hr_stream number_of(cudaStream_t stream)
+static hr_status create_allocator(hr_device device, const char *name, hr_allocator *out)
 {
-	static std::mutex lock;
-	static auto *known = new std::unordered_map<cudaStream_t, hr_stream>;
-	if (!stream) return HR_STREAM_DEFAULT;
-	std::lock_guard<std::mutex> guard(lock);
-	auto found = known->find(stream);
-	if (found != known->end()) return found->second;
-	hr_stream number;
-	if (hr_stream_import(cuda_device, reinterpret_cast<uint64_t>(stream), &number)) number = HR_STREAM_HOST;
-	(*known)[stream] = number;
-	return number;
+	hr_allocator_options options;
+	hr_allocator_options_init(&options);
+	options.name = name;
+	options.limit_bytes = limit_setting;
+	options.oom.report_allocations_on_oom = true;
+	return hr_allocator_create(device, &options, out);
 }
 
+static hr_status describe(Gpu &gpu)
+{
+	hr_device_info info;
+	hr_status status = hr_device_find(("GPU:" + std::to_string(int(gpu.index))).c_str(), &gpu.device);
+	hr_device_info_init(&info);
+	if (status || (status = hr_device_get_info(gpu.device, &info))) return status;
+	gpu.name = info.name;
+	gpu.total_bytes = info.total_bytes;
+	return HR_OK;
+}
+
+static Gpu &open_gpu(c10::DeviceIndex index)
+{
+	std::lock_guard<std::mutex> guard(open_lock);
+	if (Gpu *open = gpus[index]) return *open;
+	auto gpu = std::make_unique<Gpu>();
+	gpu->index = index;
+	hr_status status = describe(*gpu);
+	if (!status && index == LMS_DEVICE) gpu->main = allocator;
+	else if (!status) status = create_allocator(gpu->device, "pytorch", &gpu->main);
+	if (!status) status = create_allocator(gpu->device, "pytorch pools", &gpu->segments);
+	if (status) throw_status(status);
+	gpu->limit = static_cast<uint64_t>(main_stats(*gpu).bytes_limit);
+	TORCH_CHECK(streams_open(*gpu), "Headroom could not create a stream on cuda:", int(index), ": ", hr_last_message());
+	gpus[index] = gpu.get();
+	return *gpu.release(); // never destroyed: PyTorch frees storages while the process ends
+}
+
+Gpu &gpu_of(c10::DeviceIndex device)
+{
+	TORCH_CHECK(device >= 0 && device < MAX_GPUS, "Headroom supports ", MAX_GPUS, " GPUs, and this is cuda:", int(device));
+	Gpu *gpu = gpus[device].load(std::memory_order_acquire);
+	return gpu ? *gpu : open_gpu(device);
+}
+
+Gpu *gpu_if_open(c10::DeviceIndex device)
+{
+	return device >= 0 && device < MAX_GPUS ? gpus[device].load(std::memory_order_acquire) : nullptr;
+}
+
+c10::DeviceIndex gpu_count()
+{
+	static c10::DeviceIndex count = std::min<c10::DeviceIndex>(cuda::device_count(), MAX_GPUS);
+	return count;
+}
+
+// For movable tensors. A stream without a number is synchronized instead.
 static hr_stream current_stream()
 {
-	cudaStream_t stream = cuda::getCurrentCUDAStream(DEVICE).stream();
-	hr_stream number = number_of(stream);
-	if (number == HR_STREAM_HOST) cudaStreamSynchronize(stream); // an error is sticky, and PyTorch's next call reports it; frees must not throw
-	return number;
+	Gpu &gpu = gpu_of(LMS_DEVICE);
+	cuda::CUDAStream current = cuda::getCurrentCUDAStream(LMS_DEVICE);
+	cudaStream_t stream = current.stream();
+	hr_stream number = number_of(gpu, stream, is_external(current));
+	if (number != gpu.bridge_number) return number;
+	if (!is_capturing(stream)) (void)cudaStreamSynchronize(stream); // an error is sticky, and PyTorch's next call reports it; frees must not throw
+	return HR_STREAM_HOST;
 }
 
-// ---- statistics ----
+// ---- out of memory ----
 
-static hr_stats read_stats()
+static void notify_observers(Gpu &gpu, size_t bytes)
 {
-	hr_stats stats;
-	hr_stats_init(&stats);
-	hr_status status = hr_allocator_get_stats(allocator, &stats);
-	if (status) throw_status(status);
-	return stats;
+	size_t free = 0, total = 0;
+	{
+		cuda::CUDAGuard device(gpu.index);
+		(void)cudaMemGetInfo(&free, &total);
+	}
+	trace(native::TraceEntry::OOM, gpu, reinterpret_cast<void *>(free), bytes, nullptr);
+	std::vector<native::OutOfMemoryObserver> called;
+	{
+		std::lock_guard<std::mutex> guard(observer_lock);
+		called = observers;
+	}
+	for (const auto &observer : called) observer(gpu.index, bytes, total, free);
 }
 
-// PyTorch counts each figure in all, and for blocks of at most 1 MiB and larger ones apart. Headroom counts them together.
-static void set_stat(StatArray &array, int64_t current, int64_t peak, int64_t allocated, int64_t freed)
+void fail_allocation(Gpu &gpu, hr_status status, size_t bytes)
 {
-	Stat &stat = array[static_cast<size_t>(StatType::AGGREGATE)];
-	stat.current = current;
-	stat.peak = peak;
-	stat.allocated = allocated;
-	stat.freed = freed;
+	std::string text = failure_text(status); // before the observers, which may make other calls fail
+	if (status == HR_OUT_OF_MEMORY) {
+		gpu.ooms++;
+		notify_observers(gpu, bytes);
+	}
+	TORCH_CHECK_WITH(OutOfMemoryError, status != HR_OUT_OF_MEMORY, text);
+	TORCH_CHECK(false, text);
+	__builtin_unreachable();
 }
 
-static DeviceStats device_stats()
+[[noreturn]] static void fail_at_cap(Gpu &gpu, size_t bytes, uint64_t used, uint64_t cap)
 {
-	hr_stats stats = read_stats();
-	DeviceStats result;
-	int64_t granted = stats.num_allocs - stats.num_failed_allocs;
-	set_stat(result.allocation, stats.num_live, stats.num_live, granted, stats.num_frees);
-	set_stat(result.active, stats.num_live, stats.num_live, granted, stats.num_frees);
-	set_stat(result.segment, stats.num_regions, stats.num_regions, stats.num_regions, 0);
-	set_stat(result.allocated_bytes, stats.bytes_in_use, stats.peak_bytes_in_use, stats.total_bytes_allocated, stats.total_bytes_allocated - stats.bytes_in_use);
-	set_stat(result.active_bytes, stats.bytes_in_use, stats.peak_bytes_in_use, stats.total_bytes_allocated, stats.total_bytes_allocated - stats.bytes_in_use);
-	set_stat(result.reserved_bytes, stats.bytes_reserved, stats.peak_bytes_reserved, stats.peak_bytes_reserved, stats.peak_bytes_reserved - stats.bytes_reserved);
-	set_stat(result.inactive_split, stats.num_free_blocks, stats.num_free_blocks, 0, 0);
-	set_stat(result.inactive_split_bytes, stats.bytes_free, stats.bytes_free, 0, 0);
-	set_stat(result.requested_bytes, stats.bytes_requested, stats.bytes_requested, 0, 0);
-	result.num_alloc_retries = stats.num_trims;
-	result.num_ooms = stats.num_failed_allocs;
-	result.num_device_alloc = stats.source_grow;
-	return result;
+	std::ostringstream text;
+	text << "Headroom: out of memory. " << bytes << " bytes were requested on cuda:" << int(gpu.index) << "; " << used << " of " << cap
+	     << " bytes are in use. The limit is that of " << (cap == gpu.limit ? "headroom.torch.install(limit=...), of which memory pools hold " : "torch.cuda.set_per_process_memory_fraction(); memory pools hold ")
+	     << gpu.pool_segment_bytes << " bytes. Raise it, or release memory pools and CUDA graphs that are not used";
+	gpu.ooms++;
+	notify_observers(gpu, bytes);
+	TORCH_CHECK_WITH(OutOfMemoryError, false, text.str());
+	__builtin_unreachable();
+}
+
+// Frees everything that can be freed after waiting for the device. False during a capture, when waiting is not possible.
+static bool make_room(Gpu &gpu)
+{
+	if (capture_under_way(gpu)) return false;
+	gpu.retries++;
+	gpu.syncs++;
+	{
+		cuda::CUDAGuard device(gpu.index);
+		(void)cudaDeviceSynchronize();
+	}
+	free_put_off(gpu, true);
+	pools_release(gpu, {0, 0});
+	return true;
+}
+
+// Headroom enforces the limit of each of its allocators. This is for both together, and for a fraction set later.
+static bool is_over_cap(Gpu &gpu, size_t bytes, uint64_t *used, uint64_t *cap)
+{
+	*cap = gpu.cap.load(std::memory_order_relaxed);
+	uint64_t pools = gpu.pool_segment_bytes.load(std::memory_order_relaxed);
+	if (*cap == UINT64_MAX && (pools == 0 || limit_setting == 0)) return false;
+	*cap = std::min(*cap, gpu.limit);
+	*used = static_cast<uint64_t>(main_stats(gpu).bytes_in_use) + pools;
+	return bytes > *cap || *used > *cap - bytes;
+}
+
+static void check_cap(Gpu &gpu, size_t bytes)
+{
+	uint64_t used, cap;
+	if (!is_over_cap(gpu, bytes, &used, &cap)) return;
+	if (!make_room(gpu) || is_over_cap(gpu, bytes, &used, &cap)) fail_at_cap(gpu, bytes, used, cap);
+}
+
+// ---- allocation ----
+
+static hr_status allocate_main(Gpu &gpu, size_t bytes, hr_stream number, void **address)
+{
+	hr_request request = hr_request_of(bytes);
+	request.stream = number;
+	request.scope = names.scope;
+	request.tag = names.tag;
+	return hr_alloc(gpu.main, &request, address);
+}
+
+static void mark_special(Gpu &gpu, void *address, cudaStream_t stream, bool external, bool bridged)
+{
+	Special special;
+	special.device = gpu.index;
+	special.stream = stream;
+	special.external = bridged && external;
+	if (bridged && !external) special.streams.push_back(stream);
+	special_add(address, special);
+	if (bridged) wait_for_bridge(gpu, stream);
+}
+
+static void *allocate_plain(Gpu &gpu, size_t bytes, cudaStream_t stream, bool external)
+{
+	void *address = nullptr;
+	check_cap(gpu, bytes);
+	hr_stream number = number_of(gpu, stream, external);
+	hr_status status = allocate_main(gpu, bytes, number, &address);
+	if (status == HR_OUT_OF_MEMORY) {
+		std::string message = hr_last_message();
+		if (make_room(gpu)) status = allocate_main(gpu, bytes, number, &address);
+		if (status == HR_OUT_OF_MEMORY && (address = pool_allocate_on_oom(gpu, bytes, stream))) return address;
+	}
+	if (status) fail_allocation(gpu, status, bytes);
+	bool bridged = number == gpu.bridge_number;
+	if (bridged || gpu.index != LMS_DEVICE) mark_special(gpu, address, stream, external, bridged);
+	trace(native::TraceEntry::ALLOC, gpu, address, bytes, stream);
+	return address;
+}
+
+// NULL if no pool takes the request.
+static void *allocate_in_pool(Gpu &gpu, size_t bytes, cudaStream_t stream)
+{
+	hr_status status;
+	{
+		std::lock_guard<std::mutex> guard(gpu.pool_lock);
+		PrivatePool *pool = pool_for(gpu, stream);
+		if (!pool && capture_under_way_locked(gpu)) pool = &capture_pool(gpu);
+		if (!pool) return nullptr;
+		void *address = pool_allocate(gpu, *pool, bytes, stream, &status);
+		if (address) return address;
+	}
+	if (status != HR_OUT_OF_MEMORY || !make_room(gpu)) fail_allocation(gpu, status, bytes);
+	std::unique_lock<std::mutex> guard(gpu.pool_lock);
+	PrivatePool *pool = pool_for(gpu, stream);
+	void *address = pool ? pool_allocate(gpu, *pool, bytes, stream, &status) : nullptr;
+	guard.unlock();
+	if (!address) fail_allocation(gpu, status, bytes);
+	return address;
+}
+
+static void *allocate_shareable(Gpu &gpu, size_t bytes, cudaStream_t stream)
+{
+	void *address = nullptr;
+	{
+		cuda::CUDAGuard device(gpu.index);
+		cudaError_t error = cudaMalloc(&address, bytes);
+		if (error == cudaErrorMemoryAllocation) {
+			(void)cudaGetLastError();
+			hr_allocator_trim(gpu.main, nullptr);
+			error = cudaMalloc(&address, bytes);
+		}
+		if (error == cudaErrorMemoryAllocation) {
+			(void)cudaGetLastError();
+			gpu.ooms++;
+			notify_observers(gpu, bytes);
+			TORCH_CHECK_WITH(OutOfMemoryError, false, "Headroom: out of memory. cudaMalloc of ", bytes, " bytes for a tensor that can be shared with other processes failed");
+		}
+		C10_CUDA_CHECK(error);
+	}
+	Special special;
+	special.kind = Special::SHARED;
+	special.device = gpu.index;
+	special.stream = stream;
+	special.bytes = bytes;
+	special_add(address, special);
+	std::lock_guard<std::mutex> guard(gpu.pool_lock);
+	gpu.has_pools = true;
+	count_segment(gpu, bytes, true);
+	count_block(gpu, bytes, bytes, true);
+	trace(native::TraceEntry::ALLOC, gpu, address, bytes, stream);
+	return address;
+}
+
+static void *allocate_address(Gpu &gpu, size_t bytes, cudaStream_t stream, bool external)
+{
+	if (history_on.load(std::memory_order_relaxed)) history_gather(true);
+	if (gpu.put_off_count.load(std::memory_order_relaxed)) free_put_off(gpu, false);
+	if (gpu.filter_count.load(std::memory_order_acquire)) {
+		void *address = allocate_in_pool(gpu, bytes, stream);
+		if (address) return address;
+	}
+	return shareable_depth ? allocate_shareable(gpu, bytes, stream) : allocate_plain(gpu, bytes, stream, external);
+}
+
+static bool is_movable(Gpu &gpu, size_t bytes)
+{
+	return lms_enabled && bytes >= movable_bytes && gpu.index == LMS_DEVICE && !shareable_depth && gpu.filter_count.load(std::memory_order_acquire) == 0;
+}
+
+static c10::DataPtr allocate_movable(Gpu &gpu, size_t bytes, c10::Device device)
+{
+	check_cap(gpu, bytes);
+	try {
+		return headroom::allocate(bytes, device);
+	} catch (const c10::OutOfMemoryError &) {
+		if (!make_room(gpu)) {
+			gpu.ooms++;
+			throw;
+		}
+	}
+	try {
+		return headroom::allocate(bytes, device);
+	} catch (const c10::OutOfMemoryError &) {
+		gpu.ooms++;
+		notify_observers(gpu, bytes);
+		throw;
+	}
+}
+
+// ---- frees ----
+
+static void free_special(Gpu &gpu, void *address, const Special &special)
+{
+	if (special.kind == Special::POOL) return pool_free(gpu, address, special);
+	trace(native::TraceEntry::FREE_REQUESTED, gpu, address, special.bytes, special.stream);
+	put_off_free(gpu, address, special);
+	free_put_off(gpu, false);
+}
+
+static void free_plain(Gpu &gpu, void *address)
+{
+	trace(native::TraceEntry::FREE_REQUESTED, gpu, address, 0, nullptr);
+	if (gpu.filter_count.load(std::memory_order_acquire) && capture_under_way(gpu)) {
+		Special special;
+		special.device = gpu.index;
+		put_off_free(gpu, address, special);
+		return;
+	}
+	if (lms_enabled) free_block(address);
+	else hr_free(gpu.main, address, HR_STREAM_HOST);
+	trace(native::TraceEntry::FREE_COMPLETED, gpu, address, 0, nullptr);
+}
+
+static void delete_block(void *address)
+{
+	if (!address) return;
+	if (history_on.load(std::memory_order_relaxed)) history_gather(false);
+	Special special;
+	if (special_count.load(std::memory_order_relaxed) && special_take(address, &special)) free_special(*gpu_if_open(special.device), address, special);
+	else free_plain(gpu_of(LMS_DEVICE), address);
+}
+
+// ---- sharing between processes ----
+
+// The format of PyTorch's native allocator for memory of cudaMalloc.
+constexpr char HANDLE_VERSION = 2;
+constexpr char HANDLE_OF_CUDA_MALLOC = 'c';
+
+static std::shared_ptr<void> open_handle(const std::string &handle)
+{
+	static std::mutex lock;
+	static auto *open = new std::unordered_map<std::string, std::weak_ptr<void>>;
+	c10::DeviceIndex device = cuda::current_device();
+	std::string key = std::to_string(int(device)) + ":" + handle;
+	std::lock_guard<std::mutex> guard(lock);
+	auto found = open->find(key);
+	if (found != open->end()) {
+		std::shared_ptr<void> memory = found->second.lock();
+		if (memory) return memory; // CUDA opens a handle once for a process
+	}
+	cudaIpcMemHandle_t raw;
+	std::memcpy(&raw, handle.data() + 2, sizeof raw);
+	void *address = nullptr;
+	C10_CUDA_CHECK(cudaIpcOpenMemHandle(&address, raw, cudaIpcMemLazyEnablePeerAccess));
+	std::shared_ptr<void> memory(address, [device, key](void *opened) {
+		std::lock_guard<std::mutex> guard(lock);
+		cuda::CUDAGuard current(device);
+		(void)cudaIpcCloseMemHandle(opened);
+		open->erase(key);
+	});
+	(*open)[key] = memory;
+	return memory;
 }
 
 // ---- the allocator ----
-
-static void unsupported(const char *what, const char *instead)
-{
-	TORCH_CHECK(false, "Headroom's allocator does not support ", what, " yet. ", instead);
-}
 
 struct CudaAllocator final : native::CUDAAllocator {
 	bool ready = false;
 
 	c10::DataPtr allocate(size_t bytes) override
 	{
-		c10::DeviceIndex device = cuda::current_device();
-		TORCH_CHECK(device == DEVICE, "Headroom's allocator does not support several GPUs yet: it manages cuda:", int(DEVICE), ", not cuda:", int(device));
-		if (cuda::currentStreamCaptureStatusMayInitCtx() != cuda::CaptureStatus::None) unsupported("CUDA graphs", "Run without capturing");
-		return headroom::allocate(bytes, c10::Device(c10::DeviceType::CUDA, device));
+		c10::DeviceIndex index = cuda::current_device();
+		c10::Device device(c10::DeviceType::CUDA, index);
+		Gpu &gpu = gpu_of(index);
+		if (lms_enabled) op_check();
+		if (bytes == 0) return c10::DataPtr(nullptr, nullptr, delete_block, device);
+		TORCH_CHECK_WITH(OutOfMemoryError, bytes < (1ull << 48), "CUDA out of memory. Tried to allocate more than 1EB memory.");
+		if (is_movable(gpu, bytes)) return allocate_movable(gpu, bytes, device);
+		cuda::CUDAStream stream = cuda::getCurrentCUDAStream(index);
+		void *address = allocate_address(gpu, bytes, stream.stream(), is_external(stream));
+		return c10::DataPtr(address, address, delete_block, device);
 	}
-	c10::DeleterFnPtr raw_deleter() const override { return free_block; }
+	c10::DeleterFnPtr raw_deleter() const override { return delete_block; }
 	void copy_data(void *to, const void *from, size_t bytes) const override
 	{
-		C10_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda::getCurrentCUDAStream(DEVICE).stream()));
+		C10_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda::getCurrentCUDAStream().stream()));
 	}
-	void *raw_alloc(size_t bytes) override { return bytes ? raw_allocate(bytes) : nullptr; }
+	void *raw_alloc(size_t bytes) override
+	{
+		if (bytes == 0) return nullptr;
+		cuda::CUDAStream stream = cuda::getCurrentCUDAStream();
+		return allocate_address(gpu_of(stream.device_index()), bytes, stream.stream(), is_external(stream));
+	}
 	void *raw_alloc_with_stream(size_t bytes, cudaStream_t stream) override
 	{
-		cuda::CUDAStreamGuard guard(cuda::getStreamFromExternal(stream, DEVICE));
-		return raw_alloc(bytes);
+		// A stream of PyTorch's pools has a number if it was used before; any other may be destroyed at any time.
+		return bytes ? allocate_address(gpu_of(cuda::current_device()), bytes, stream, true) : nullptr;
 	}
-	void raw_delete(void *address) override { free_block(address); }
+	void raw_delete(void *address) override { delete_block(address); }
 
 	void init(int) override { ready = true; }
 	bool initialized() override { return ready; }
@@ -131,91 +403,184 @@ struct CudaAllocator final : native::CUDAAllocator {
 	bool isEnabled() const override { return true; }
 	std::string name() override { return "headroom"; }
 
-	void emptyCache(c10::MempoolId_t) override
+	void emptyCache(MempoolId_t id) override
 	{
-		hr_status status = hr_allocator_trim(allocator, nullptr);
-		if (status) throw_status(status);
+		for (c10::DeviceIndex i = 0; i < gpu_count(); i++) {
+			Gpu *gpu = gpu_if_open(i);
+			if (!gpu || capture_under_way(*gpu)) continue;
+			cuda::CUDAGuard device(i);
+			C10_CUDA_CHECK(cudaDeviceSynchronize());
+			free_put_off(*gpu, true);
+			pools_release(*gpu, id);
+			hr_status status = id == MempoolId_t{0, 0} ? hr_allocator_trim(gpu->main, nullptr) : HR_OK;
+			if (status) throw_status(status);
+		}
 	}
 	// The most that cuDNN's benchmark mode may take for a workspace.
-	void cacheInfo(c10::DeviceIndex, size_t *largest) override
+	void cacheInfo(c10::DeviceIndex device, size_t *largest) override
 	{
-		hr_stats stats = read_stats();
-		int64_t growth = stats.bytes_limit - stats.bytes_reserved;
-		*largest = static_cast<size_t>(std::max(stats.largest_free_block, growth));
+		Gpu &gpu = gpu_of(device);
+		hr_stats stats = main_stats(gpu);
+		int64_t limit = static_cast<int64_t>(std::min(gpu.cap.load(), gpu.limit));
+		size_t free = 0, total = 0;
+		cuda::CUDAGuard guard(device);
+		C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+		int64_t growth = std::min(static_cast<int64_t>(free), limit - stats.bytes_reserved - static_cast<int64_t>(gpu.pool_segment_bytes.load()));
+		*largest = static_cast<size_t>(std::max(std::max<int64_t>(stats.largest_free_block, growth), int64_t(0)));
 	}
 	void *getBaseAllocation(void *address, size_t *size) override
 	{
+		Special special;
+		special.device = LMS_DEVICE;
+		bool found = special_get(address, &special);
+		Gpu &gpu = gpu_of(special.device);
+		if (found && special.kind == Special::SHARED) {
+			if (size) *size = special.bytes;
+			return address;
+		}
+		if (found && special.kind == Special::POOL) {
+			std::lock_guard<std::mutex> guard(gpu.pool_lock);
+			auto segment = std::prev(special.pool->blocks.segments().upper_bound(reinterpret_cast<uintptr_t>(address)));
+			if (size) *size = segment->second.bytes;
+			return reinterpret_cast<void *>(segment->first);
+		}
 		hr_allocation_info info;
 		hr_allocation_info_init(&info);
-		if (hr_allocation_get_info(allocator, address, &info)) unsupported("sharing tensors between processes", "Share CPU tensors");
+		TORCH_CHECK(hr_allocation_get_info(gpu.main, address, &info) == HR_OK, "invalid device pointer: ", address);
 		if (size) *size = info.bytes;
 		return info.address;
 	}
+
+	using native::CUDAAllocator::recordStream;
 	// Uses of a movable tensor are known from its pins.
 	void recordStream(const c10::DataPtr &data, cuda::CUDAStream stream) override
 	{
-		hr_stream number = number_of(stream.stream());
-		if (!data.get() || number == HR_STREAM_HOST) return;
-		hr_status status = hr_allocation_record_stream(allocator, data.get(), number);
+		void *address = data.get();
+		if (!address) return;
+		Special special;
+		bool found = special_count.load(std::memory_order_relaxed) && special_get(address, &special);
+		Gpu &gpu = gpu_of(found ? special.device : stream.device_index());
+		cudaStream_t user = stream.stream();
+		if (found && user == special.stream) return;
+		hr_stream number = found && special.kind != Special::PLAIN ? gpu.bridge_number : number_of(gpu, user, is_external(stream));
+		if (number == gpu.bridge_number) return record_without_number(gpu, address, user, is_external(stream), found);
+		hr_status status = hr_allocation_record_stream(gpu.main, address, number);
 		if (status && status != HR_NOT_ALLOCATED) throw_status(status);
 	}
+	static void record_without_number(Gpu &gpu, void *address, cudaStream_t user, bool external, bool known)
+	{
+		hr_allocation_info info;
+		hr_allocation_info_init(&info);
+		if (!known && hr_allocation_get_info(gpu.main, address, &info)) return; // not Headroom's
+		special_change(address, [&](Special &special) {
+			special.device = gpu.index;
+			if (external) special.external = true;
+			else if (std::find(special.streams.begin(), special.streams.end(), user) == special.streams.end()) special.streams.push_back(user);
+		});
+	}
 
-	DeviceStats getDeviceStats(c10::DeviceIndex) override { return device_stats(); }
-	void resetAccumulatedStats(c10::DeviceIndex) override { resetPeakStats(DEVICE); }
-	void resetPeakStats(c10::DeviceIndex) override
+	DeviceStats getDeviceStats(c10::DeviceIndex device) override { return device_stats(gpu_of(device)); }
+	void resetAccumulatedStats(c10::DeviceIndex device) override { reset_accumulated(gpu_of(device)); }
+	void resetPeakStats(c10::DeviceIndex device) override { reset_peaks(gpu_of(device)); }
+	double getMemoryFraction(c10::DeviceIndex device) override
 	{
-		hr_status status = hr_reset_memory_stats(cuda_device_name.c_str());
-		if (status) throw_status(status);
+		Gpu &gpu = gpu_of(device);
+		uint64_t cap = gpu.cap;
+		if (cap == UINT64_MAX && limit_setting) cap = gpu.limit;
+		return cap == UINT64_MAX || !gpu.total_bytes ? 1.0 : static_cast<double>(cap) / static_cast<double>(gpu.total_bytes);
 	}
-	double getMemoryFraction(c10::DeviceIndex) override
+	void setMemoryFraction(double fraction, c10::DeviceIndex device) override
 	{
-		hr_device_info info;
-		hr_device_info_init(&info);
-		if (hr_device_get_info(cuda_device, &info) || !info.total_bytes) return 1;
-		return static_cast<double>(read_stats().bytes_limit) / static_cast<double>(info.total_bytes);
+		TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
+		Gpu &gpu = gpu_of(device);
+		gpu.cap = fraction == 1 ? UINT64_MAX : static_cast<uint64_t>(fraction * static_cast<double>(gpu.total_bytes));
 	}
-	void setMemoryFraction(double, c10::DeviceIndex) override { unsupported("set_per_process_memory_fraction", "Use headroom.torch.install(limit=...)"); }
+#if HEADROOM_TORCH_AT_LEAST(10)
 	std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex) override { return {}; }
+#endif
+#if HEADROOM_TORCH_AT_LEAST(11)
+	native::SnapshotInfo snapshot(MempoolId_t id, bool traces) override { return take_snapshot(id, traces); }
+	void recordHistory(bool enabled, native::CreateContextFn context, size_t entries, native::RecordContext when, bool clear, const std::vector<std::string> &skip) override
+	{
+		history_record(enabled, context, entries, when, clear, skip);
+	}
+#else
+	native::SnapshotInfo snapshot(MempoolId_t id) override { return take_snapshot(id, true); }
+	void recordHistory(bool enabled, native::CreateContextFn context, size_t entries, native::RecordContext when, bool clear) override
+	{
+		history_record(enabled, context, entries, when, clear, {});
+	}
+#endif
+	bool isHistoryEnabled() override { return history_enabled(); }
+	void recordAnnotation(const std::vector<std::pair<std::string, std::string>> &pairs) override { history_annotate(pairs); }
+	void pushCompileContext(std::string &text) override { history_push_context(text); }
+	void popCompileContext() override { history_pop_context(); }
+#if HEADROOM_TORCH_AT_LEAST(10)
+	void setUserMetadata(const std::string &text) override { history_set_metadata(text); }
+	std::string getUserMetadata() override { return history_metadata(); }
+#endif
+	void attachOutOfMemoryObserver(native::OutOfMemoryObserver observer) override
+	{
+		std::lock_guard<std::mutex> guard(observer_lock);
+		observers.push_back(std::move(observer));
+	}
+	void attachAllocatorTraceTracker(native::AllocatorTraceTracker tracker) override { history_attach(std::move(tracker)); }
 
-	native::SnapshotInfo snapshot(c10::MempoolId_t, bool) override
+	void beginAllocateToPool(c10::DeviceIndex device, MempoolId_t id, std::function<bool(cudaStream_t)> filter) override { pool_begin(gpu_of(device), id, std::move(filter)); }
+	void endAllocateToPool(c10::DeviceIndex device, MempoolId_t id) override { pool_end(gpu_of(device), id); }
+	void releasePool(c10::DeviceIndex device, MempoolId_t id) override { pool_release(gpu_of(device), id); }
+	int getPoolUseCount(c10::DeviceIndex device, MempoolId_t id) override { return pool_uses(gpu_of(device), id); }
+#if HEADROOM_TORCH_AT_LEAST(11)
+	void createOrIncrefPool(c10::DeviceIndex device, MempoolId_t id, std::shared_ptr<native::CUDAAllocator> source) override
 	{
-		unsupported("memory snapshots", "Use headroom.torch.profile(), and `headroom report --export` for memory_viz");
-		return {};
+		native::CUDAAllocator *address = source.get();
+		pool_retain(gpu_of(device), id, address == this ? nullptr : address, std::move(source));
 	}
-	bool isHistoryEnabled() override { return false; }
-	void recordHistory(bool enabled, native::CreateContextFn, size_t, native::RecordContext, bool, const std::vector<std::string> &) override
+	void setUseOnOOM(c10::DeviceIndex device, MempoolId_t id, bool use) override { pool_set_use_on_oom(gpu_of(device), id, use); }
+#else
+	void createOrIncrefPool(c10::DeviceIndex device, MempoolId_t id, native::CUDAAllocator *source) override
 	{
-		if (enabled) unsupported("recording a memory history", "Use headroom.torch.profile()");
+		pool_retain(gpu_of(device), id, source == this ? nullptr : source, nullptr);
 	}
-	void attachOutOfMemoryObserver(native::OutOfMemoryObserver) override {}
-	void attachAllocatorTraceTracker(native::AllocatorTraceTracker) override {}
+	void setUseOnOOM(c10::DeviceIndex device, MempoolId_t id) override { pool_set_use_on_oom(gpu_of(device), id, true); }
+#endif
+#if HEADROOM_TORCH_AT_LEAST(10)
+	void setNoSplit(c10::DeviceIndex device, MempoolId_t id) override { pool_set_no_split(gpu_of(device), id); }
+#endif
+	bool checkPoolLiveAllocations(c10::DeviceIndex device, MempoolId_t id, const std::unordered_set<void *> &expected) override
+	{
+		return pool_has_exactly(gpu_of(device), id, expected);
+	}
+	std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex device, MempoolId_t id) override { return pool_checkpoint(gpu_of(device), id); }
+	native::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex device, std::shared_ptr<native::AllocatorState> state) override
+	{
+		return pool_restore(gpu_of(device), state);
+	}
 
-	void beginAllocateToPool(c10::DeviceIndex, c10::MempoolId_t, std::function<bool(cudaStream_t)>) override { no_pools(); }
-	void endAllocateToPool(c10::DeviceIndex, c10::MempoolId_t) override { no_pools(); }
-	void releasePool(c10::DeviceIndex, c10::MempoolId_t) override {}
-	std::shared_ptr<native::AllocatorState> getCheckpointState(c10::DeviceIndex, c10::MempoolId_t) override
+	native::ShareableHandle shareIpcHandle(void *address) override
 	{
-		no_pools();
-		return nullptr;
+		Special special;
+		TORCH_CHECK(special_get(address, &special) && special.kind == Special::SHARED,
+			"This tensor cannot be shared with another process: its memory is mapped by Headroom. Create it inside `with headroom.torch.shareable():`, "
+			"or copy it there: `with headroom.torch.shareable(): tensor = tensor.clone()`");
+		cudaIpcMemHandle_t handle;
+		cuda::CUDAGuard device(special.device);
+		C10_CUDA_CHECK(cudaIpcGetMemHandle(&handle, address));
+		std::string text{HANDLE_VERSION, HANDLE_OF_CUDA_MALLOC};
+		text.append(reinterpret_cast<const char *>(&handle), sizeof handle);
+		return {0, text};
 	}
-	native::CheckpointDelta setCheckpointPoolState(c10::DeviceIndex, std::shared_ptr<native::AllocatorState>) override
+	std::shared_ptr<void> getIpcDevPtr(std::string handle) override
 	{
-		no_pools();
-		return {};
+		TORCH_CHECK(handle.size() == 2 + sizeof(cudaIpcMemHandle_t) && handle[0] == HANDLE_VERSION && handle[1] == HANDLE_OF_CUDA_MALLOC,
+			"the memory of this tensor cannot be opened: it was sent by another version of PyTorch, or by its native allocator with expandable_segments:True");
+		return open_handle(handle);
 	}
-	static void no_pools() { unsupported("CUDA graphs and memory pools", "Run without them"); }
-
-	native::ShareableHandle shareIpcHandle(void *) override
+	void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex other) override
 	{
-		unsupported("sharing tensors between processes", "Share CPU tensors");
-		return {};
+		TORCH_CHECK(false, "cuda:", int(device), " cannot access memory of cuda:", int(other), " directly: Headroom maps memory for its own GPU only. "
+			"Copy contiguous tensors of the same type between GPUs through the host, with tensor.cpu().to(device)");
 	}
-	std::shared_ptr<void> getIpcDevPtr(std::string) override
-	{
-		unsupported("sharing tensors between processes", "Share CPU tensors");
-		return nullptr;
-	}
-	void enablePeerAccess(c10::DeviceIndex, c10::DeviceIndex) override { unsupported("several GPUs", "Use one"); }
 	cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream, bool) override
 	{
 		if (to_device != from_device) return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
@@ -229,15 +594,19 @@ extern "C" HR_API hr_status headroom_torch_install_cuda(const headroom::Settings
 {
 	using namespace headroom;
 	static CudaAllocator *instance = new CudaAllocator;
-	hr_device_info info;
+	hr_device device;
 	hr_status status = hr_cuda_check();
-	if (status || (status = hr_device_find("GPU:0", &cuda_device))) return status;
-	hr_device_info_init(&info);
-	if ((status = hr_device_get_info(cuda_device, &info))) return status;
-	cuda_device_name = info.name;
+	if (status || (status = hr_device_find("GPU:0", &device))) return status;
 	if (!guard_open()) return HR_NO_HOST_MEMORY;
-	if ((status = open_allocator(cuda_device, *settings, {c10::DeviceType::CUDA, current_stream, guard_address}))) return status;
+	limit_setting = settings->limit;
+	if ((status = open_allocator(device, *settings, {c10::DeviceType::CUDA, current_stream, guard_address}))) return status;
 	c10::SetAllocator(c10::DeviceType::CUDA, instance, 0);
 	native::allocator.store(instance);
 	return HR_OK;
+}
+
+// Allocations of the calling thread can be shared with other processes between two calls, with 1 and -1.
+extern "C" HR_API void headroom_torch_shareable(int change)
+{
+	headroom::shareable_depth += change;
 }

@@ -221,7 +221,9 @@ class Plugin(unittest.TestCase):
             if probe.returncode and "No such file" in probe.stderr:
                 print("skipped: no CUDA toolkit:", probe.stderr.splitlines()[-3:])
                 raise SystemExit(0)
-            subprocess.run(command + ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fsyntax-only", str(_library.plugin_folder("torch") / "front_cuda.cpp")], check=True)
+            for name in _build.CUDA_SOURCES:
+                subprocess.run(command + ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fsyntax-only",
+                                          str(_library.plugin_folder("torch") / f"{name}.cpp")], check=True)
         """)
         print(result.stdout, end="")
 

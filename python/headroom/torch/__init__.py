@@ -18,7 +18,8 @@ from .. import _library, _stats, sizes, start_trace, stop_trace
 from . import _addresses, _build, _names
 from ._build import BuildError
 
-__all__ = ["AlreadyInstalled", "BuildError", "NotInstalled", "check", "install", "installed", "lms_stats", "oom_report", "pin", "profile", "stats", "step"]
+__all__ = ["AlreadyInstalled", "BuildError", "NotInstalled", "check", "install", "installed", "lms_stats", "oom_report", "pin", "profile",
+           "shareable", "stats", "step"]
 
 
 class AlreadyInstalled(RuntimeError):
@@ -32,6 +33,7 @@ class NotInstalled(RuntimeError):
 _plugin = None
 _hooks = None
 _lms = False
+_device = None
 
 
 def installed():
@@ -53,7 +55,7 @@ def install(limit=None, lms=False, device="cuda", *, movable="1MiB", host_limit=
     host_limit, spill_dir, policy, verify    as in docs/lms.md
 
     A failure leaves PyTorch as it was: AlreadyInstalled, BuildError, ValueError, or a headroom.Error."""
-    global _plugin, _hooks, _lms
+    global _plugin, _hooks, _lms, _device
     if _plugin is not None:
         raise AlreadyInstalled("Headroom is installed in this process already, and cannot be changed or removed")
     kind = torch.device(device).type
@@ -73,6 +75,7 @@ def install(limit=None, lms=False, device="cuda", *, movable="1MiB", host_limit=
     plugin = _build.load(kind == "cuda")
     (plugin.headroom_torch_install_cpu if kind == "cpu" else plugin.headroom_torch_install_cuda)(settings)
     _plugin = plugin
+    _device = kind
     _lms = bool(lms)
     if _lms:
         _addresses.Addresses(kind).install()
@@ -119,6 +122,21 @@ def pin(*tensors):
     _need()
     if _lms:
         torch.ops.headroom.keep(list(tensors))
+
+
+@contextlib.contextmanager
+def shareable():
+    """CUDA tensors that the calling thread creates inside the `with` can be sent to other processes (torch.multiprocessing). Their memory is CUDA's own:
+    they never move, and each costs a cudaMalloc."""
+    plugin = _need()
+    if _device != "cuda":
+        yield    # CPU tensors are shared through files, whatever their allocator
+        return
+    plugin.headroom_torch_shareable(1)
+    try:
+        yield
+    finally:
+        plugin.headroom_torch_shareable(-1)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from .. import _library
 
 OLDEST = (2, 9)
 SOURCES = ["context", "records", "ops", "guard", "front_cpu"]
-CUDA_SOURCES = ["front_cuda"]
+CUDA_SOURCES = ["front_cuda", "cuda_streams", "cuda_private", "cuda_pools", "cuda_stats", "cuda_snapshot"]
 # NDEBUG as PyTorch itself is compiled: the layout of its structs depends on it.
 FLAGS = ["-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"]
 HEADERS = ["headroom.h", "headroom_oom.h", "headroom_lms.h"]
@@ -137,6 +137,9 @@ def load(cuda):
     for name in ("headroom_torch_set_scope", "headroom_torch_set_tag"):
         getattr(plugin, name).restype = ctypes.c_uint32
         getattr(plugin, name).argtypes = [ctypes.c_uint32]
+    if cuda:
+        plugin.headroom_torch_shareable.restype = None
+        plugin.headroom_torch_shareable.argtypes = [ctypes.c_int]
     for name in ["headroom_torch_install_cpu"] + (["headroom_torch_install_cuda"] if cuda else []):
         getattr(plugin, name).restype = ctypes.c_int
         getattr(plugin, name).argtypes = [ctypes.POINTER(Settings)]
