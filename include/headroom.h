@@ -620,6 +620,11 @@ static inline void hr_allocation_info_init(hr_allocation_info *info)
 /* HR_NOT_ALLOCATED as in hr_free. Set info->struct_size first. */
 HR_API HR_CHECK_RESULT hr_status hr_allocation_get_info(hr_allocator allocator, const void *address, hr_allocation_info *info);
 
+/* Names a block again, for a purpose that is known only after its allocation: [scope] and [tag] replace those of the request;
+ * HR_NAME_NONE keeps the present one. Statistics and reports use the new names from now on; in a recording the block ends and begins
+ * again. HR_NOT_ALLOCATED as in hr_free. HR_UNSUPPORTED: the block belongs to a tensor; use hr_tensor_set_names. */
+HR_API HR_CHECK_RESULT hr_status hr_allocation_set_names(hr_allocator allocator, const void *address, hr_name scope, hr_name tag);
+
 /* Empties the thread caches and returns free memory to the device: whole free pages, or whole free regions where there are no
  * pages. Waits for streams that may still use that memory. *released receives the bytes that were returned; [released] may be
  * NULL. If the device or the system reports an error, everything that could be returned has been returned. */

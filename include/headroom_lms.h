@@ -251,6 +251,10 @@ HR_API HR_CHECK_RESULT hr_status hr_tensor_get_info(hr_tensor tensor, hr_tensor_
 HR_API HR_CHECK_RESULT hr_status hr_tensor_set_never_evict(hr_tensor tensor, bool never);
 HR_API HR_CHECK_RESULT hr_status hr_tensor_set_priority(hr_tensor tensor, int32_t priority);
 
+/* Names a tensor again, as hr_allocation_set_names does. A tensor that another thread is moving may keep its old names in the
+ * statistics until it is moved again. */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_set_names(hr_tensor tensor, hr_name scope, hr_name tag);
+
 /* Evicts the tensor now. HR_OK when it is evicted, or was already; HR_IN_USE while it is pinned; HR_UNSUPPORTED when it must not
  * be evicted. */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_evict(hr_tensor tensor);

@@ -376,6 +376,49 @@ static void test_tags_choose_what_is_evicted(void)
 	tear_down();
 }
 
+static int64_t bytes_with_tag(const char *tag)
+{
+	hr_holder holders[8];
+	size_t count = 0;
+	CHECK_STATUS(HR_OK, hr_allocator_get_holders(allocator, HR_BY_TAG, holders, 8, &count));
+	for (size_t i = 0; i < count; i++)
+		if (holders[i].name == hr_name_intern(tag)) return holders[i].bytes;
+	return 0;
+}
+
+static void test_new_names_of_a_tensor_are_kept_when_it_moves(void)
+{
+	set_up(16 * MIB);
+	hr_tensor resident = create(4 * MIB), evicted = create(2 * MIB), unused = create(1 * MIB);
+	hr_name scope = hr_name_intern("encoder.0"), weights = hr_name_intern("weights");
+	fill(resident, 1);
+	fill(evicted, 2);
+	CHECK_STATUS(HR_OK, hr_tensor_evict(evicted));
+	hr_tensor all[] = { resident, evicted, unused };
+	for (int i = 0; i < 3; i++) CHECK_STATUS(HR_OK, hr_tensor_set_names(all[i], scope, weights));
+	CHECK_EQ(bytes_with_tag("weights"), 4 * MIB);
+	expect(evicted, 2);
+	CHECK_EQ(bytes_with_tag("weights"), 6 * MIB);
+	CHECK_STATUS(HR_OK, hr_tensor_evict(resident));
+	CHECK_EQ(bytes_with_tag("weights"), 2 * MIB);
+	expect(resident, 1);
+	fill(unused, 3);
+	CHECK_EQ(bytes_with_tag("weights"), 7 * MIB);
+	CHECK_STATUS(HR_OK, hr_tensor_set_names(resident, HR_NAME_NONE, hr_name_intern("optimizer")));
+	CHECK_EQ(info_of(resident).scope, scope);
+	CHECK_EQ(bytes_with_tag("weights"), 3 * MIB);
+	CHECK_EQ(bytes_with_tag("optimizer"), 4 * MIB);
+	void *address;
+	CHECK_STATUS(HR_OK, hr_tensor_pin(resident, HR_READ, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(resident, &address));
+	CHECK_STATUS(HR_UNSUPPORTED, hr_allocation_set_names(allocator, address, scope, weights)); /* it would be lost with the next move */
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(resident, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(unused));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_tensor_set_names(unused, scope, weights));
+	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
+	tear_down();
+}
+
 static void test_the_limit_for_tensors_can_be_changed(void)
 {
 	set_up(64 * MIB);
@@ -627,7 +670,7 @@ TEST_MAIN(T(test_a_tensor_goes_through_its_states), T(test_contents_survive_evic
           T(test_plain_requests_evict_tensors_too), T(test_several_neighbours_are_evicted_for_a_large_request),
           T(test_everything_inactive_is_evicted_before_a_request_fails), T(test_an_op_that_cannot_fit_is_named_with_its_tensors),
           T(test_an_op_refused_for_fragmentation_gets_that_reason), T(test_an_op_without_room_because_of_others_gets_that_reason),
-          T(test_never_evict_and_priority_are_kept), T(test_tags_choose_what_is_evicted), T(test_the_limit_for_tensors_can_be_changed),
+          T(test_never_evict_and_priority_are_kept), T(test_tags_choose_what_is_evicted), T(test_new_names_of_a_tensor_are_kept_when_it_moves), T(test_the_limit_for_tensors_can_be_changed),
           T(test_a_full_host_pool_is_named_and_nothing_is_lost), T(test_copies_that_do_not_fit_on_the_host_go_to_a_file), T(test_mistakes_are_named),
           T(test_bad_options_are_refused), T(test_the_environment_switches_it_on), T(test_verify_finds_a_write_through_a_read_pin),
           T(test_tensors_work_with_eviction_off), T(test_a_registered_policy_decides), T(test_steps_become_lines_of_a_csv))

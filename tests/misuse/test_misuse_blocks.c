@@ -343,6 +343,26 @@ static void test_record_stream_of_an_address_without_a_block(void)
 	still_works(a, 0);
 }
 
+static void test_names_for_an_address_without_a_block(void)
+{
+	hr_allocator a = allocator();
+	hr_name tag = hr_name_intern("weights");
+	void *block = block_of(a, 100), *inside = (char *)block + 1;
+	EXPECT(HR_NOT_ALLOCATED, hr_allocation_set_names(a, inside, 0, tag),
+	       "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator", ADDRESS(inside));
+	CHECK_STATUS(HR_OK, hr_allocation_set_names(a, block, hr_name_intern("encoder"), tag));
+	CHECK_STATUS(HR_OK, hr_allocation_set_names(a, block, 0, 0));
+	hr_allocation_info info;
+	hr_allocation_info_init(&info);
+	CHECK_STATUS(HR_OK, hr_allocation_get_info(a, block, &info));
+	CHECK_EQ(info.tag, tag);
+	CHECK_EQ(info.scope, hr_name_intern("encoder"));
+	CHECK_STATUS(HR_OK, hr_free(a, block, 0));
+	EXPECT(HR_NOT_ALLOCATED, hr_allocation_set_names(a, block, 0, tag),
+	       "SIM:0_bfc has no block at %#llx: it was freed already, or comes from another allocator", ADDRESS(block));
+	still_works(a, 0);
+}
+
 /* ---- custom allocators that break their contract ---- */
 
 static struct {
@@ -472,7 +492,7 @@ TEST_MAIN(T(test_double_free_of_a_large_block), T(test_double_free_of_a_block_in
           T(test_alloc_of_more_than_there_is), T(test_alignment_that_is_not_a_power_of_two), T(test_alignment_that_is_too_large),
           T(test_alignment_that_no_address_has), T(test_request_without_struct_size), T(test_null_request), T(test_null_out),
           T(test_alloc_on_a_stream_that_never_was), T(test_alloc_on_a_destroyed_stream), T(test_info_about_an_address_without_a_block),
-          T(test_info_without_struct_size), T(test_record_stream_of_an_address_without_a_block),
+          T(test_info_without_struct_size), T(test_record_stream_of_an_address_without_a_block), T(test_names_for_an_address_without_a_block),
           T(test_custom_allocator_that_gives_a_misaligned_address), T(test_custom_allocator_that_gives_null),
           T(test_custom_allocator_that_gives_an_address_twice), T(test_custom_allocator_that_cannot_allocate),
           T(test_custom_allocator_that_cannot_free), T(test_custom_allocator_above_its_limit))

@@ -454,6 +454,8 @@ void hr__stats_scope_count(const hr__allocator *allocator, hr__thread_state *thr
 void hr__recording_note_failed(const hr__allocator *allocator, const hr_request *request);
 void hr__recording_note_reserved(const hr__allocator *allocator, uint64_t address, int64_t bytes);
 void hr__recording_note_allocator(const hr__allocator *allocator);
+/* A block that exists already. With the lock of its shard held. */
+void hr__recording_note_block(const hr__allocator *allocator, const hr__chunk *chunk);
 /* Start and end a recording of every allocator to a new file at [path], which begins with the blocks that are already allocated. Like
  * hr_trace_start and hr_trace_stop, but for a caller that owns the recording (core/record/profiler.c). */
 hr_status hr__recording_start(const char *path, uint64_t max_bytes, uint32_t stack_depth);

@@ -1,6 +1,8 @@
-/* inspect.c - reading the blocks and regions of an allocator, and adding a stream to a block. */
+/* inspect.c - reading the blocks and regions of an allocator, adding a stream to a block, and naming one again. */
 #include "core/base/status.h"
 #include "core/base/struct.h"
+#include "core/memory/bfc/tensor_block.h"
+#include "core/trace/trace.h"
 #include "core/memory/allocator.h"
 
 /* ---- blocks ---- */
@@ -56,6 +58,43 @@ hr_status hr_allocation_record_stream(hr_allocator handle, void *address, hr_str
 	chunk->streams |= hr__stream_bit(stream);
 	hr__lock_release(&shard->lock);
 	return HR_OK;
+}
+
+/* With the lock of the chunk's shard held. Readers of recordings know only allocations and frees, so the block ends and begins again. */
+static void rename_chunk(const hr__allocator *allocator, hr__chunk *chunk, hr_name scope, hr_name tag)
+{
+	if ((!scope || chunk->scope == scope) && (!tag || chunk->tag == tag)) return;
+	if (scope) chunk->scope = scope;
+	if (tag) chunk->tag = tag;
+	if (!hr__trace_is_on()) return;
+	hr__trace_free((uint32_t)allocator->id, hr__chunk_address(chunk), chunk->streams ? (hr_stream)__builtin_ctzll(chunk->streams) : HR_STREAM_DEFAULT);
+	hr__recording_note_block(allocator, chunk);
+}
+
+hr_status hr_allocation_set_names(hr_allocator handle, const void *address, hr_name scope, hr_name tag)
+{
+	hr_status status = HR_OK;
+	hr__shard *shard;
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	if (!allocator) return status;
+	hr__chunk *chunk = find_block(allocator, address, &shard);
+	if (!chunk) return HR_NOT_ALLOCATED;
+	if (chunk->owner)
+		status = hr__fail(HR_UNSUPPORTED, "the block at %#llx of %s belongs to a tensor; use hr_tensor_set_names", (unsigned long long)(uintptr_t)address,
+		                  allocator->name);
+	else rename_chunk(allocator, chunk, scope, tag);
+	hr__lock_release(&shard->lock);
+	return status;
+}
+
+void hr__block_rename(hr__allocator *allocator, uint64_t address, uint32_t owner, hr_name scope, hr_name tag)
+{
+	hr__last before = hr__last_get();
+	hr__shard *shard;
+	hr__chunk *chunk = find_block(allocator, (const void *)(uintptr_t)address, &shard);
+	if (chunk && chunk->owner == owner) rename_chunk(allocator, chunk, scope, tag);
+	if (chunk) hr__lock_release(&shard->lock);
+	else hr__last_set(&before);
 }
 
 /* ---- regions ---- */

@@ -37,7 +37,7 @@ void hr__recording_note_allocator(const hr__allocator *allocator)
 	hr__trace_define_limit((uint32_t)allocator->id, allocator->limit);
 }
 
-static void describe_block(const hr__allocator *allocator, const hr__chunk *chunk)
+void hr__recording_note_block(const hr__allocator *allocator, const hr__chunk *chunk)
 {
 	hr_request request = HR_REQUEST(chunk->requested);
 	request.stream = chunk->streams ? (hr_stream)__builtin_ctzll(chunk->streams) : HR_STREAM_DEFAULT; /* a span may have none */
@@ -66,7 +66,7 @@ static void describe_existing(hr__allocator *allocator, void *context)
 			if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
 			if (allocator->kind == HR__KIND_BFC && chunk->region == HR__REGION_NONE)
 				hr__recording_note_reserved(allocator, hr__chunk_address(chunk), (int64_t)chunk->size);
-			describe_block(allocator, chunk);
+			hr__recording_note_block(allocator, chunk);
 		}
 	}
 	hr__shards_unlock(allocator);

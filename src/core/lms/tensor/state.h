@@ -131,7 +131,7 @@ typedef struct hr__tensor {
 	uint64_t sum;              /* verify: checksum of its contents at the last unpin */
 	bool eviction_traced;      /* the recording already has its eviction, written when the copy was made */
 
-	/* WHAT IT IS. Immutable while it exists. Atomic where a thread with a stale handle may read it while another thread destroys
+	/* WHAT IT IS. Immutable while it exists, except scope and tag (hr_tensor_set_names). Atomic where a thread with a stale handle may read it while another thread destroys
 	 * the tensor and reuses its record; the word then shows that the values are not valid. */
 	_Atomic(bool) fixed;
 	uint8_t dtype;

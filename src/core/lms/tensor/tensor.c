@@ -369,6 +369,20 @@ hr_status hr_tensor_set_never_evict(hr_tensor handle, bool never)
 	return HR_OK;
 }
 
+hr_status hr_tensor_set_names(hr_tensor handle, hr_name scope, hr_name tag)
+{
+	hr__tensor *tensor;
+	hr_status status = lock_tensor(handle, &tensor);
+	if (status) return status;
+	if (scope) hr__store_relaxed(&tensor->scope, scope);
+	if (tag) hr__store_relaxed(&tensor->tag, tag);
+	uint64_t address = hr__load_relaxed(&tensor->address);
+	/* Under the context's lock, so that the record is not reused meanwhile. */
+	if (address) hr__block_rename(tensor->lms->allocator, address, tensor->index + 1, scope, tag);
+	hr__lock_release(&tensor->lms->lock);
+	return HR_OK;
+}
+
 hr_status hr_tensor_set_priority(hr_tensor handle, int32_t priority)
 {
 	hr__tensor *tensor;

@@ -35,6 +35,10 @@ HR__SHARED uint64_t hr__block_bytes(hr__allocator *allocator, uint64_t address, 
 /* Sets the owner of a block: [owner], not 0, is the argument of hr__lms_hooks.is_evictable. */
 void hr__block_own(hr__allocator *allocator, uint64_t address, uint32_t owner);
 
+/* Changes the scope and tag of a block, unless another one than [owner]'s has taken its address meanwhile; HR_NAME_NONE changes
+ * nothing. */
+void hr__block_rename(hr__allocator *allocator, uint64_t address, uint32_t owner, hr_name scope, hr_name tag);
+
 /* Bytes of whole pages that would be free without the block at [address], counting the free chunks beside it. Only on devices with
  * pages. [gain]: without those that are already free. */
 uint64_t hr__block_pages(hr__allocator *allocator, uint64_t address, bool gain);
