@@ -1,5 +1,5 @@
-/* run.c - `headroom run`: executes a program with environment variables that make Headroom in it record and be visible to `headroom
- * top`.
+/* run.c - `headroom run`: executes a program with environment variables that make Headroom in it record, be visible to `headroom top`,
+ * keep a limit and evict tensors. In Python programs a start-up hook makes Headroom the allocator of PyTorch (python_hook.c).
  *
  * The program replaces this process (exec), so signals, the terminal and the exit status need no forwarding. */
 #include <errno.h>
@@ -14,13 +14,22 @@
 #include "core/record/compress.h"
 #include "core/record/profiler.h"
 #include "analysis/import/quote.h"
+#include "live/lms_notice.h"
+#include "live/python_hook.h"
 
 #define EXIT_NOT_RUN 126 /* as in shells: found, but cannot be executed */
 #define EXIT_NOT_FOUND 127
 
-enum { TRACE, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
+enum { LIMIT, LMS, DEVICE, NO_CHILDREN, TRACE, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
 
 static const hr__option options[] = {
+	[LIMIT] = { "--limit", "SIZE", "the most memory that Headroom takes from each device, such as 26GB" },
+	[LMS] = { "--lms", NULL,
+	          "Large Model Support: evict tensors to the host when the limit is reached. Settings in HEADROOM_LMS, such as spill_dir, are kept" },
+	[DEVICE] = { "--device", "KIND",
+	             "whose tensors of PyTorch Headroom allocates: cuda; cpu, on an emulated device; none, to leave PyTorch alone. Default: cuda, if "
+	             "PyTorch finds a CUDA device" },
+	[NO_CHILDREN] = { "--no-children", NULL, "leave PyTorch alone in Python programs that PROGRAM starts" },
 	[TRACE] = { "--trace", "FILE",
 	            "record every event of Headroom in the program to FILE, which must not exist. %p in it is the number of the process, %n the first "
 	            "number for which there is no file, %% a percent sign" },
@@ -113,6 +122,42 @@ static bool check_trace(const hr__arguments *arguments)
 	return false;
 }
 
+static bool check_settings(const hr__arguments *arguments)
+{
+	static const char *const kinds[] = { "cuda", "cpu", "none", NULL };
+	const char *device = arguments->values[DEVICE];
+	char quoted[HR__QUOTE_BYTES];
+	uint64_t limit = 1;
+	if (!hr__arguments_size(arguments, LIMIT, &limit)) return false;
+	if (limit == 0) {
+		hr__complain("run: --limit is 0; leave it out for no limit");
+		return false;
+	}
+	for (size_t i = 0; device && kinds[i]; i++)
+		if (strcmp(device, kinds[i]) == 0) return true;
+	if (device) hr__complain("run: --device is cuda, cpu or none, not %s", hr__quote(device, strlen(device), quoted));
+	return !device;
+}
+
+/* What the library and the start-up hook of Python read. A program that is not Python's needs no Python package. */
+static bool set_settings(const hr__arguments *arguments, bool *python)
+{
+	const char *lms = getenv("HEADROOM_LMS"), *device = arguments->values[DEVICE];
+	uint64_t limit = 0;
+	char text[32];
+	if (arguments->values[LIMIT]) {
+		if (!hr__arguments_size(arguments, LIMIT, &limit)) return false;
+		snprintf(text, sizeof text, "%llu", (unsigned long long)limit);
+		if (!set("HEADROOM_LIMIT", text)) return false;
+	}
+	if (hr__arguments_has(arguments, LMS) && (!lms || !lms[0] || strcmp(lms, "0") == 0) && !set("HEADROOM_LMS", "1")) return false;
+	if (device && !set("HEADROOM_TORCH_DEVICE", device)) return false;
+	if (hr__arguments_has(arguments, NO_CHILDREN) && !set("HEADROOM_RUN_CHILDREN", "0")) return false;
+	if (device && strcmp(device, "none") == 0) return true;
+	*python = hr__python_hook_set(device != NULL);
+	return *python || !device;
+}
+
 static bool set_environment(const hr__arguments *arguments)
 {
 	char path[PATH_MAX];
@@ -133,10 +178,13 @@ static int run(const hr__arguments *arguments)
 {
 	char quoted[HR__QUOTE_BYTES];
 	const char *name = arguments->rest[0];
-	if (!check_trace(arguments) || !set_environment(arguments)) return HR__EXIT_BAD;
+	bool python = false;
+	if (!check_trace(arguments) || !check_settings(arguments) || !set_environment(arguments) || !set_settings(arguments, &python)) return HR__EXIT_BAD;
 	fflush(NULL);
+	bool watched = hr__arguments_has(arguments, LMS) && hr__lms_notice_start(python);
 	execvp(name, arguments->rest);
 	int error = errno;
+	if (watched) hr__lms_notice_cancel();
 	hr__complain("run: cannot run %s: %s", hr__quote(name, strlen(name), quoted), hr__os_error(error));
 	return error == ENOENT || error == ENOTDIR ? EXIT_NOT_FOUND : EXIT_NOT_RUN;
 }
@@ -144,17 +192,28 @@ static int run(const hr__arguments *arguments)
 const hr__command hr__command_run = {
 	.name = "run",
 	.operands = "PROGRAM [ARGUMENT]...",
-	.summary = "runs an unmodified Headroom program, recorded, or watched by 'headroom top'",
+	.summary = "runs an unmodified program of Headroom or PyTorch: recorded, with a limit, or watched by 'headroom top'",
 	.about =
 		"Starts PROGRAM with its arguments. With --trace, everything that Headroom does in it is recorded, from its first "
 		"allocator to the end of the process or its hr_shutdown. After a crash or kill -9 the file holds everything recorded "
 		"until then. A program that makes no allocator leaves no file. 'headroom top' shows the program, recorded or not.\n\n"
+		"In a Python program, Headroom becomes the allocator of PyTorch when 'torch' is imported, as by headroom.torch.install() "
+		"with these settings. The program does not change. The tensors are those of CUDA if PyTorch finds a CUDA device; those "
+		"of the CPU only with --device cpu. If the plug-in cannot be installed, one line on standard error says why, and the "
+		"program runs with PyTorch's own allocator. Python programs that PROGRAM starts are treated in the same way, unless "
+		"--no-children is given. The start-up hook is a folder in front of PYTHONPATH; it does nothing before torch is imported. The "
+		"Python package of Headroom is that of the Python that runs the program, or the one that was installed with this command.\n\n"
+		"If a program with --lms neither imports PyTorch nor makes tensors of Headroom, a line on standard error says so at the "
+		"end.\n\n"
 		"The exit status is that of the program, or 126 or 127 when it cannot be started. A trace file that cannot be created "
 		"is an error with status 2, before the program starts. A recording that fails later does not stop the program: a "
-		"message on standard error says so. The same works without this command: HEADROOM_TRACE=FILE, "
+		"message on standard error says so. The same works without this command: HEADROOM_LIMIT=SIZE, HEADROOM_LMS=1, "
+		"HEADROOM_TORCH_DEVICE=KIND with the package's folder headroom/_start in front of PYTHONPATH, HEADROOM_TRACE=FILE, "
 		"HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, HEADROOM_TRACE_MAX_BYTES=SIZE, HEADROOM_STACKS=DEPTH, "
 		"HEADROOM_TENSORBOARD=DIR, HEADROOM_TOP=1.",
-	.examples = "headroom run --trace out.hrt -- ./train --batch 64\n"
+	.examples = "headroom run --limit 26GB --lms -- python train.py\n"
+				"headroom run --limit 8GB --lms --device cpu --trace out.hrt -- python train.py\n"
+				"headroom run --trace out.hrt -- ./train --batch 64\n"
 				"headroom run --trace out.hrt --steps 1,10,100 --compress -- ./train\n"
 				"headroom run --trace out.hrt --max-bytes 2GiB -- ./serve\n"
 				"headroom run --trace out.hrt --stacks 16 -- ./train\n"

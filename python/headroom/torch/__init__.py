@@ -46,11 +46,18 @@ def _need():
     return _plugin
 
 
-def install(limit=None, lms=False, device="cuda", *, movable="1MiB", host_limit=None, spill_dir=None, policy=None, verify=False):
+def _check_host_limit(limit):
+    """The emulated device takes the host's memory, so the library cannot refuse a limit that the host does not have."""
+    host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if limit > host:
+        raise ValueError(f"limit is {sizes.format_size(limit)}, above the host's memory of {sizes.format_size(host)}. Give less, or None for all of it")
+
+
+def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=None, spill_dir=None, policy=None, verify=False):
     """Makes Headroom the allocator of PyTorch's tensors on [device]: "cuda", before the first CUDA tensor, or "cpu".
 
     limit       most bytes on the device, such as "26GB"; None = all of it
-    lms         Large Model Support: tensors that no op is using are moved to the host when the limit is reached
+    lms         Large Model Support: tensors that no op is using are moved to the host when the limit is reached; None = as HEADROOM_LMS says, or off
     movable     the least size of a tensor that is moved
     host_limit, spill_dir, policy, verify    as in docs/lms.md
 
@@ -65,11 +72,15 @@ def install(limit=None, lms=False, device="cuda", *, movable="1MiB", host_limit=
         raise RuntimeError("PyTorch finds no CUDA device (torch.cuda.is_available() is False). For CPU tensors use device='cpu'")
     if kind == "cuda" and torch.cuda.is_initialized():
         raise RuntimeError("CUDA was used already: call headroom.torch.install() before the first CUDA tensor")
+    if lms is None:
+        lms = _library.library.hr_get_lms_enabled()
     settings = _build.Settings(limit=sizes.parse_size(limit) if limit is not None else 0,
                                movable=sizes.parse_size(movable),
                                host_limit=sizes.parse_size(host_limit) if host_limit is not None else 0,
                                spill_dir=os.fsencode(spill_dir) if spill_dir is not None else None,
                                policy=policy.encode() if policy is not None else None, lms=bool(lms), verify=bool(verify))
+    if kind == "cpu":
+        _check_host_limit(settings.limit)
     if kind == "cuda":
         warnings.warn("Headroom's CUDA allocator for PyTorch compiles, but has not been tested on a card yet (docs/pytorch.md)", stacklevel=2)
     plugin = _build.load(kind == "cuda")

@@ -112,6 +112,7 @@ def build(cuda):
         fcntl.flock(lock, fcntl.LOCK_EX)  # another process may be compiling the same file
         if not output.is_file():
             begin = time.monotonic()
+            compile_command(cuda)  # raises if something is missing
             print(f"headroom: compiling the plug-in for PyTorch {torch.__version__}, once; takes about half a minute", file=sys.stderr, flush=True)
             compile_plugin(sources, output, cuda)
             print(f"headroom: compiled in {time.monotonic() - begin:.0f} s, kept in {output.parent}", file=sys.stderr, flush=True)

@@ -192,6 +192,14 @@ static hr_status publish(hr__allocator *allocator, hr__lms *lms, bool *published
 	return HR_OK;
 }
 
+/* For `headroom run --lms`, which looks for this file when the program has ended. */
+static void mark_use(void)
+{
+	int fd;
+	const char *path = hr__os()->environment("HEADROOM_RUN_MARK");
+	if (path && path[0] && hr__os()->file_create(path, &fd) == 0) hr__os()->file_close(fd);
+}
+
 static hr_status make_context(hr_allocator handle, const hr_lms_options *options, bool *made)
 {
 	hr_status status;
@@ -205,6 +213,7 @@ static hr_status make_context(hr_allocator handle, const hr_lms_options *options
 	if (status) return hr__load_acquire(&allocator->lms) ? HR_OK : status; /* another thread may have been faster */
 	publish(allocator, lms, made);
 	if (!*made) tear_down(lms);
+	else if (lms->enabled) mark_use();
 	return HR_OK;
 }
 
