@@ -102,6 +102,7 @@ struct Record {
 	bool adopted = false;
 	bool kept = false;        // resident for its life
 	bool dead = false;        // PyTorch has freed it
+	bool workspace = false;   // has that tag, because no op had it as a tensor
 
 	~Record();
 };

@@ -155,6 +155,12 @@ static void free_record(void *context)
 
 // ---- adoption ----
 
+static void name_record(Record *record, hr_name tag)
+{
+	hr_status ignored = hr_tensor_set_names(record->tensor, HR_NAME_NONE, tag);
+	(void)ignored;
+}
+
 // Makes the storage point at [address]. With the lock held.
 static void set_address(Record *record, c10::StorageImpl *storage, void *address)
 {
@@ -183,7 +189,7 @@ Record *record_of(c10::StorageImpl *storage)
 {
 	c10::DataPtr &data = storage->_mutable_data_ptr_no_checks();
 	if (data.get_deleter() != free_record && data.get_deleter() != free_block) return nullptr;
-	std::lock_guard<std::mutex> guard(table().lock);
+	std::unique_lock<std::mutex> guard(table().lock);
 	Record *record;
 	if (data.get_deleter() == free_record) {
 		record = static_cast<Record *>(data.get_context());
@@ -200,6 +206,10 @@ Record *record_of(c10::StorageImpl *storage)
 	storage->set_data_ptr_noswap(c10::DataPtr(address, record, free_record, device));
 	set_storage(record, storage);
 	record->adopted = true;
+	bool renamed = record->workspace;
+	record->workspace = false;
+	guard.unlock();
+	if (renamed) name_record(record, names.tag);
 	return record;
 }
 
@@ -253,6 +263,18 @@ static bool take_allocation_pin(Record *record)
 	return true;
 }
 
+// The op has ended and no tensor has the memory of [record]: a library's workspace.
+static void name_if_workspace(Record *record)
+{
+	static const hr_name workspace = hr_name_intern("workspace");
+	{
+		std::lock_guard<std::mutex> guard(table().lock);
+		if (record->dead || record->adopted || record->workspace) return;
+		record->workspace = true;
+	}
+	name_record(record, workspace);
+}
+
 void unpin_records(Record *const *records, size_t count, Record *const *fresh, size_t fresh_count)
 {
 	thread_local std::vector<hr_tensor> tensors;
@@ -261,6 +283,7 @@ void unpin_records(Record *const *records, size_t count, Record *const *fresh, s
 		if (forget_pin(records[i])) tensors.push_back(records[i]->tensor);
 	for (size_t i = 0; i < fresh_count; i++)
 		if (take_allocation_pin(fresh[i]) && forget_pin(fresh[i])) tensors.push_back(fresh[i]->tensor);
+	for (size_t i = 0; i < fresh_count; i++) name_if_workspace(fresh[i]);
 	engine_unpin(tensors.data(), tensors.size());
 	for (size_t i = 0; i < count; i++) record_release(records[i]);
 	for (size_t i = 0; i < fresh_count; i++) record_release(fresh[i]);
