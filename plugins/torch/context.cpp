@@ -151,6 +151,18 @@ HR_API hr_name headroom_torch_set_tag(hr_name tag)
 	return before;
 }
 
+// Names the memory of a storage after its allocation. HR_NAME_NONE keeps a name; memory that is not Headroom's is left alone. Not an op, because
+// an op would restore an evicted tensor.
+HR_API void headroom_torch_name(c10::StorageImpl *storage, hr_name scope, hr_name tag)
+{
+	headroom::Record *record = headroom::record_of(storage);
+	const c10::DataPtr &data = storage->_mutable_data_ptr_no_checks();
+	hr_status ignored = HR_OK;
+	if (record) ignored = hr_tensor_set_names(record->tensor, scope, tag);
+	else if (data.get() && data.device().type() == headroom::front.type) ignored = hr_allocation_set_names(headroom::allocator, data.get(), scope, tag);
+	(void)ignored;
+}
+
 // The number of ops that wrote what they said they read; the message of the first one in [text], of [capacity] bytes.
 HR_API int64_t headroom_torch_violations(char *text, size_t capacity)
 {

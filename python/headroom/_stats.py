@@ -51,6 +51,27 @@ def allocator_stats(allocator):
     return json.loads(text_of(library.hr_stats_format_json, opaque_stats(library.hr_allocator_get_stats, allocator)))
 
 
+class Holder(ctypes.Structure):
+    """hr_holder in headroom_oom.h."""
+    _fields_ = [("name", ctypes.c_uint32), ("count", ctypes.c_uint32), ("bytes", ctypes.c_int64)]
+
+
+HOLDER_KINDS = {"op": 0, "scope": 1, "tag": 2}  # hr_holder_kind
+
+
+def allocator_holders(allocator, by):
+    if by not in HOLDER_KINDS:
+        raise ValueError(f"holders by {' or '.join(map(repr, HOLDER_KINDS))}, not {by!r}")
+    capacity = 256
+    while True:
+        holders = (Holder * capacity)()
+        count = ctypes.c_size_t()
+        library.hr_allocator_get_holders(allocator, HOLDER_KINDS[by], holders, capacity, ctypes.byref(count))
+        if count.value < capacity:
+            return {library.hr_name_text(holder.name).decode(errors="replace"): holder.bytes for holder in holders[:count.value]}
+        capacity *= 4
+
+
 def lms_stats(allocator):
     stats = struct(LMS_FIELDS)
     library.hr_lms_get_stats(allocator, ctypes.byref(stats))

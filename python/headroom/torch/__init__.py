@@ -16,10 +16,10 @@ import torch
 
 from .. import _library, _stats, sizes, start_trace, stop_trace
 from . import _addresses, _build, _names
-from ._build import BuildError
+from ._build import BuildError, UnsupportedVersion
 
-__all__ = ["AlreadyInstalled", "BuildError", "NotInstalled", "check", "install", "installed", "lms_stats", "oom_report", "pin", "profile",
-           "shareable", "stats", "step"]
+__all__ = ["AlreadyInstalled", "BuildError", "NotInstalled", "UnsupportedVersion", "check", "holders", "install", "installed", "lms_stats", "oom_report", "pin",
+           "profile", "shareable", "stats", "step"]
 
 
 class AlreadyInstalled(RuntimeError):
@@ -61,10 +61,12 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
     movable     the least size of a tensor that is moved
     host_limit, spill_dir, policy, verify    as in docs/lms.md
 
-    A failure leaves PyTorch as it was: AlreadyInstalled, BuildError, ValueError, or a headroom.Error."""
+    A failure leaves PyTorch as it was: AlreadyInstalled, BuildError, UnsupportedVersion, RuntimeError (no CUDA device, or it was used already), ValueError (a bad
+    argument or limit), or another headroom.Error."""
     global _plugin, _hooks, _lms, _device
     if _plugin is not None:
         raise AlreadyInstalled("Headroom is installed in this process already, and cannot be changed or removed")
+    _build.check_version()
     kind = torch.device(device).type
     if kind not in ("cpu", "cuda"):
         raise ValueError(f"Headroom supports the devices 'cuda' and 'cpu', not {device!r}")
@@ -90,13 +92,18 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
     _lms = bool(lms)
     if _lms:
         _addresses.Addresses(kind).install()
-    _hooks = _names.Names(plugin)
+    _hooks = _names.Names(plugin, kind)
     _hooks.install()
 
 
 def stats():
     """The allocator's statistics, such as bytes_in_use and peak_bytes_in_use (headroom.h, HR_STATS_TABLE)."""
     return _stats.allocator_stats(_need().headroom_torch_allocator())
+
+
+def holders(by="tag"):
+    """Bytes on the device by "tag" (weights, activations, ...), "scope" (the path of the module) or "op", largest first. Evicted tensors are not on the device."""
+    return _stats.allocator_holders(_need().headroom_torch_allocator(), by)
 
 
 def lms_stats():

@@ -30,6 +30,10 @@ class BuildError(RuntimeError):
     """The plug-in could not be compiled."""
 
 
+class UnsupportedVersion(BuildError):
+    """The installed PyTorch is too old."""
+
+
 def cache_folder():
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(base) / "headroom" / "plugins"
@@ -97,7 +101,7 @@ def compile_plugin(sources, output, cuda):
 def check_version():
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < OLDEST:
-        raise BuildError(f"Headroom's plug-in needs PyTorch {OLDEST[0]}.{OLDEST[1]} or newer; this is {torch.__version__}")
+        raise UnsupportedVersion(f"Headroom's plug-in needs PyTorch {OLDEST[0]}.{OLDEST[1]} or newer, and this is {torch.__version__}. Upgrade it: pip install --upgrade torch")
 
 
 def build(cuda):
@@ -141,6 +145,8 @@ def load(cuda):
     if cuda:
         plugin.headroom_torch_shareable.restype = None
         plugin.headroom_torch_shareable.argtypes = [ctypes.c_int]
+    plugin.headroom_torch_name.restype = None
+    plugin.headroom_torch_name.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32]
     for name in ["headroom_torch_install_cpu"] + (["headroom_torch_install_cuda"] if cuda else []):
         getattr(plugin, name).restype = ctypes.c_int
         getattr(plugin, name).argtypes = [ctypes.POINTER(Settings)]
