@@ -34,16 +34,21 @@ struct CpuAllocator final : c10::Allocator {
 	}
 };
 
-static hr_status configure_device(uint64_t limit)
+// The device has the host's memory; the limit is the allocator's. So an installation that failed can be repeated with another limit, although a
+// device in use cannot be configured again.
+static hr_status configure_device()
 {
+	static bool configured;
 	hr_emulated_options options;
 	struct sysinfo host;
+	if (configured) return HR_OK;
 	hr_status status = hr_emulated_options_init(&options);
 	if (status) return status;
 	sysinfo(&host);
-	uint64_t wanted = limit ? limit : uint64_t(host.totalram) * host.mem_unit;
-	options.memory_bytes = (wanted + options.page_bytes - 1) / options.page_bytes * options.page_bytes;
-	return hr_emulated_configure(&options);
+	options.memory_bytes = uint64_t(host.totalram) * host.mem_unit / options.page_bytes * options.page_bytes;
+	status = hr_emulated_configure(&options);
+	configured = status == HR_OK;
+	return status;
 }
 
 } // namespace headroom
@@ -53,7 +58,7 @@ extern "C" HR_API hr_status headroom_torch_install_cpu(const headroom::Settings 
 	using namespace headroom;
 	static CpuAllocator *instance = new CpuAllocator;
 	hr_device device;
-	hr_status status = configure_device(settings->limit);
+	hr_status status = configure_device();
 	if (status) return status;
 	if ((status = hr_device_find("EMU:0", &device)) && (status = hr_device_find("GPU:0", &device))) return status;
 	if (!guard_open()) return HR_NO_HOST_MEMORY;
