@@ -21,6 +21,7 @@ const hr__os_table hr__linux_table = {
 	.reserve = hr__linux_reserve,
 	.release = hr__linux_release,
 	.commit = hr__linux_commit,
+	.prefer_huge_pages = hr__linux_prefer_huge_pages,
 	.decommit = hr__linux_decommit,
 	.memfd = hr__linux_memfd,
 	.map_fd = hr__linux_map_fd,

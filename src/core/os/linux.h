@@ -13,6 +13,7 @@ void hr__linux_free(void *block, size_t bytes);
 int hr__linux_reserve(size_t bytes, size_t alignment, void **out);
 int hr__linux_release(void *base, size_t bytes);
 int hr__linux_commit(void *base, size_t bytes);
+void hr__linux_prefer_huge_pages(void *base, size_t bytes);
 int hr__linux_decommit(void *base, size_t bytes);
 int hr__linux_memfd(const char *name, uint64_t bytes, int *out_fd);
 int hr__linux_map_fd(void *base, size_t bytes, int fd, uint64_t offset);

@@ -79,6 +79,11 @@ int hr__linux_commit(void *base, size_t bytes)
 	return mprotect(base, bytes, PROT_READ | PROT_WRITE) == 0 ? 0 : errno;
 }
 
+void hr__linux_prefer_huge_pages(void *base, size_t bytes)
+{
+	madvise(base, bytes, MADV_HUGEPAGE);
+}
+
 int hr__linux_decommit(void *base, size_t bytes)
 {
 	if (!is_whole_pages(base, bytes)) return EINVAL;

@@ -44,6 +44,8 @@ typedef struct hr__os_table {
 	int (*release)(void *base, size_t bytes);
 	/* Makes part of a reserved range readable and writable; it is zeroed at first touch. */
 	int (*commit)(void *base, size_t bytes);
+	/* Asks for huge pages in a committed part, before its first touch. A hint: it cannot fail. */
+	void (*prefer_huge_pages)(void *base, size_t bytes);
 	/* Frees the memory of a committed part; the address space stays reserved. */
 	int (*decommit)(void *base, size_t bytes);
 

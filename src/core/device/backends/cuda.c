@@ -633,6 +633,7 @@ static hr_status cuda_host_alloc(void *device, uint64_t bytes, void **out)
 	int error = hr__os()->reserve(rounded, rounded < HUGE_PAGE ? hr__os_page_size() : HUGE_PAGE, &block);
 	if (error) return hr__os_fail(error, "%llu bytes of host memory", (unsigned long long)bytes);
 	error = hr__os()->commit(block, rounded);
+	if (!error) hr__os()->prefer_huge_pages(block, rounded); /* pin() touches each page */
 	status = error ? hr__os_fail(error, "%llu bytes of host memory", (unsigned long long)bytes) : pin(device, block, rounded);
 	if (status != HR_OK) {
 		hr__os()->release(block, rounded);
