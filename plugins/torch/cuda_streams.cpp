@@ -192,6 +192,9 @@ bool bridge_wait_for_users(Gpu &gpu, const Special &special)
 	for (cudaStream_t stream : special.streams)
 		if (is_capturing(stream) || order(gpu, gpu.bridge, stream) != cudaSuccess) return false;
 	if (!special.external) return true;
+	// Recording a context invalidates captures in it. The lock keeps a new one from beginning, and a filter may belong to one that begins now.
+	std::lock_guard<std::mutex> guard(gpu.pool_lock);
+	if (!gpu.filters.empty()) return false;
 	cudaEvent_t event = take_event(gpu);
 	bool recorded = record_context(event) && cudaStreamWaitEvent(gpu.bridge, event, 0) == cudaSuccess;
 	put_event(gpu, event);
@@ -224,7 +227,9 @@ static void free_main(Gpu &gpu, const PutOff &block)
 	if (special.kind == Special::SHARED) {
 		free_shared(gpu, block);
 	} else {
-		if (!special.streams.empty() || special.external) (void)hr_allocation_record_stream(gpu.main, block.address, gpu.bridge_number);
+		bool bridged = !special.streams.empty() || special.external;
+		hr_status status = bridged ? hr_allocation_record_stream(gpu.main, block.address, gpu.bridge_number) : HR_OK;
+		if (status) return; // the block is unknown, so it cannot be freed either
 		if (lms_enabled && gpu.main.id == allocator.id) free_block(block.address); // it may have a record
 		else hr_free(gpu.main, block.address, HR_STREAM_HOST);
 	}
@@ -240,7 +245,7 @@ void free_put_off(Gpu &gpu, bool wait)
 		blocks.swap(gpu.put_off);
 		gpu.put_off_count = 0;
 	}
-	wait = wait || blocks.size() > MOST_PUT_OFF;
+	wait = wait || (blocks.size() > MOST_PUT_OFF && gpu.filter_count == 0);
 	if (wait) {
 		cuda::CUDAGuard device(gpu.index);
 		gpu.syncs++;

@@ -151,6 +151,7 @@ static bool make_room(Gpu &gpu)
 // Headroom enforces the limit of each of its allocators. This is for both together, and for a fraction set later.
 static bool is_over_cap(Gpu &gpu, size_t bytes, uint64_t *used, uint64_t *cap)
 {
+	if (lms_enabled && gpu.index == LMS_DEVICE) return false; // eviction makes room; the engine knows the limit
 	*cap = gpu.cap.load(std::memory_order_relaxed);
 	uint64_t pools = gpu.pool_segment_bytes.load(std::memory_order_relaxed);
 	if (*cap == UINT64_MAX && (pools == 0 || limit_setting == 0)) return false;
@@ -195,7 +196,6 @@ static void *allocate_plain(Gpu &gpu, size_t bytes, cudaStream_t stream, bool ex
 	hr_stream number = number_of(gpu, stream, external);
 	hr_status status = allocate_main(gpu, bytes, number, &address);
 	if (status == HR_OUT_OF_MEMORY) {
-		std::string message = hr_last_message();
 		if (make_room(gpu)) status = allocate_main(gpu, bytes, number, &address);
 		if (status == HR_OUT_OF_MEMORY && (address = pool_allocate_on_oom(gpu, bytes, stream))) return address;
 	}
@@ -210,6 +210,9 @@ static void *allocate_plain(Gpu &gpu, size_t bytes, cudaStream_t stream, bool ex
 static void *allocate_in_pool(Gpu &gpu, size_t bytes, cudaStream_t stream)
 {
 	hr_status status;
+	// The graph would contain addresses of tensors that move later.
+	TORCH_CHECK(!lms_enabled || !is_capturing(stream), "Headroom does not support CUDA graphs with lms=True: run without them (torch.compile: not in mode "
+		"'reduce-overhead' or 'max-autotune'), or call headroom.torch.install(lms=False)");
 	{
 		std::lock_guard<std::mutex> guard(gpu.pool_lock);
 		PrivatePool *pool = pool_for(gpu, stream);
@@ -278,7 +281,6 @@ static bool is_movable(Gpu &gpu, size_t bytes)
 
 static c10::DataPtr allocate_movable(Gpu &gpu, size_t bytes, c10::Device device)
 {
-	check_cap(gpu, bytes);
 	try {
 		return headroom::allocate(bytes, device);
 	} catch (const c10::OutOfMemoryError &) {
@@ -323,10 +325,14 @@ static void free_plain(Gpu &gpu, void *address)
 static void delete_block(void *address)
 {
 	if (!address) return;
-	if (history_on.load(std::memory_order_relaxed)) history_gather(false);
-	Special special;
-	if (special_count.load(std::memory_order_relaxed) && special_take(address, &special)) free_special(*gpu_if_open(special.device), address, special);
-	else free_plain(gpu_of(LMS_DEVICE), address);
+	try {
+		Special special;
+		if (history_on.load(std::memory_order_relaxed)) history_gather(false);
+		if (special_count.load(std::memory_order_relaxed) && special_take(address, &special)) free_special(*gpu_if_open(special.device), address, special);
+		else free_plain(gpu_of(LMS_DEVICE), address);
+	} catch (const c10::Error &) {
+		// CUDA has failed, or was unloaded because the process ends. The block is lost; PyTorch's next call reports the error.
+	}
 }
 
 // ---- sharing between processes ----
@@ -493,7 +499,12 @@ struct CudaAllocator final : native::CUDAAllocator {
 	{
 		TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
 		Gpu &gpu = gpu_of(device);
-		gpu.cap = fraction == 1 ? UINT64_MAX : static_cast<uint64_t>(fraction * static_cast<double>(gpu.total_bytes));
+		uint64_t cap = static_cast<uint64_t>(fraction * static_cast<double>(gpu.total_bytes));
+		if (lms_enabled && device == LMS_DEVICE) {
+			hr_status status = hr_lms_set_limit(gpu.main, fraction == 1 ? 0 : std::max<uint64_t>(cap, 1));
+			if (status) throw_status(status);
+		}
+		gpu.cap = fraction == 1 ? UINT64_MAX : cap;
 	}
 #if HEADROOM_TORCH_AT_LEAST(10)
 	std::vector<native::StreamSegmentSize> getExpandableSegmentSizes(c10::DeviceIndex) override { return {}; }
@@ -578,8 +589,8 @@ struct CudaAllocator final : native::CUDAAllocator {
 	}
 	void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex other) override
 	{
-		TORCH_CHECK(false, "cuda:", int(device), " cannot access memory of cuda:", int(other), " directly: Headroom maps memory for its own GPU only. "
-			"Copy contiguous tensors of the same type between GPUs through the host, with tensor.cpu().to(device)");
+		TORCH_CHECK(false, "cuda:", int(device), " cannot access memory of cuda:", int(other), " directly, because Headroom maps memory for its own GPU only. "
+			"Copy tensors between GPUs through the host: tensor.cpu().to(device)");
 	}
 	cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream, bool) override
 	{

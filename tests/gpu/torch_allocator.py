@@ -204,7 +204,7 @@ def snapshots():
             from torch.cuda import _memory_viz
             with open(path, "rb") as file:
                 snapshot = pickle.load(file)
-            assert "snapshot" in _memory_viz.trace_plot(snapshot).lower()
+            assert len(_memory_viz.trace_plot(snapshot)) > 1000
             assert _memory_viz.segsum(snapshot)
     with check("the history is bounded, and ends"):
         memory.memory._record_memory_history(max_entries=10)
@@ -568,6 +568,7 @@ def graphs():
         out = a = b = c = d = e = g = h = i = j = plain = None
         import gc
         gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()
         cuda.synchronize()
         cuda.empty_cache()
         left = [segment for segment in cuda.memory_snapshot() if tuple(segment["segment_pool_id"]) != (0, 0)]

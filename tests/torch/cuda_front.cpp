@@ -226,6 +226,8 @@ static void streams_of_any_number_get_memory()
 {
 	int64_t base = allocated();
 	std::vector<c10::DataPtr> held;
+	MUST(c10::cuda::getStreamFromPool().id() % 2 == 1 && c10::cuda::getDefaultCUDAStream().id() == 0); // what tells external streams apart
+	MUST(c10::cuda::getStreamFromExternal(external_stream(), 0).id() % 2 == 0);
 	for (int i = 0; i < 200; i++) {
 		c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool(-(i % 4), 0));
 		held.push_back(allocator->allocate(64 * KIB));
