@@ -785,6 +785,8 @@ def run_group(name):
     if code not in (0, 1):
         failed += 1
         output += f"FAILED group {name}: {'signal ' + str(-code) if isinstance(code, int) and code < 0 else code}\n{errors[-3000:]}\n"
+    elif failed:
+        output += errors[-1500:]
     print(f"== {name}, {time.monotonic() - begin:.1f} s\n{output}", end="", flush=True)
     return ok, failed
 
@@ -797,7 +799,8 @@ def main():
         print("skipped: no PyTorch")
         return SKIPPED
     if "--only" in sys.argv:
-        checks[wanted[0]]()
+        with check(f"{wanted[0]}: the group ran to its end"):
+            checks[wanted[0]]()
         return 1 if counts["FAILED"] else 0
     if not torch.cuda.is_available():
         print("skipped: PyTorch sees no GPU")
