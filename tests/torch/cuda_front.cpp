@@ -466,9 +466,38 @@ static void threads_share_no_byte()
 	for (auto &thread : threads) thread.join();
 }
 
-int main()
+// With Large Model Support: blocks of 1 MiB and more are tensors of the engine.
+static void movable_tensors_are_counted_and_freed()
+{
+	int64_t base = allocated();
+	c10::DataPtr a = allocator->allocate(4 * MIB), small = allocator->allocate(KIB);
+	MUST(allocated() == base + int64_t(4 * MIB + KIB));
+	a.clear();
+	small.clear();
+	MUST(allocated() == base);
+	void *raw = allocator->raw_allocate(4 * MIB); // the deleter of a block and that of the allocator may differ
+	MUST(allocated() == base + int64_t(4 * MIB));
+	allocator->raw_deallocate(raw);
+	MUST(allocated() == base);
+	{
+		c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(external_stream(), 0));
+		c10::DataPtr b = allocator->allocate(4 * MIB);
+		MUST(allocated() == base + int64_t(4 * MIB));
+	}
+	MUST(allocated() == base);
+	allocator->setMemoryFraction(0.5, 0);
+	allocator->setMemoryFraction(1, 0);
+	MUST(message_of([] { allocator->allocate(1ull << 40); }).find("out of memory") != std::string::npos);
+	MUST(message_of([] {
+		Capture capture({70, 0});
+		allocator->allocate(MIB);
+	}).find("lms=True") != std::string::npos);
+}
+
+int main(int count, char **arguments)
 {
 	Settings settings{};
+	settings.lms = count > 1 && std::string(arguments[1]) == "lms";
 	c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
 	settings.limit = 900 * MIB;
 	hr_status status = headroom_torch_install_cuda(&settings);
@@ -487,7 +516,9 @@ int main()
 		CHECK(only_shareable_tensors_are_shared), CHECK(threads_share_no_byte), CHECK(the_history_is_a_ring),
 #undef CHECK
 	};
+	if (settings.lms) movable_tensors_are_counted_and_freed();
 	for (const auto &check : checks) {
+		if (settings.lms) break;
 		fprintf(stderr, "%s\n", check.name);
 		check.run();
 	}

@@ -32,7 +32,9 @@ folder = Path(torch.__file__).resolve().parent / "lib"
 libraries = [str(plugin), f"-L{folder}", "-lc10_cuda", "-lc10", "-ltorch_cpu", str(_library.path()), f"-Wl,-rpath,{folder}:{_library.path().parent}"]
 subprocess.run(command + ["-g", "-fvisibility=default", "-rdynamic", sys.argv[1], "-o", output, *libraries, "-Wl,--unresolved-symbols=ignore-all"], check=True)
 nvidia = sorted(Path(torch.__file__).resolve().parents[1].glob("nvidia/*/lib"))
-raise SystemExit(subprocess.run([output], env=dict(os.environ, HEADROOM_EMULATED="memory=1GiB", LD_LIBRARY_PATH=":".join(map(str, nvidia)))).returncode)
+environment = dict(os.environ, HEADROOM_EMULATED="memory=1GiB", LD_LIBRARY_PATH=":".join(map(str, nvidia)))
+for mode in ([], ["lms"]):
+    subprocess.run([output, *mode], env=environment, check=True)
 """
 
 
