@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Headroom as PyTorch's CUDA allocator, on a card: every call of torch.cuda that concerns memory does what it does with the native allocator.
 
-    torch_allocator.py [--native] [GROUP...]
+    HEADROOM_LIBRARY_DIR=build torch_allocator.py [--native] [GROUP...]
 
 Prints a line for each check and the count at the end; exit status 1 if a check failed, 77 without PyTorch or a GPU. Each group is a process of its own,
 so that a crash does not hide the rest. --native runs the same checks on PyTorch's own allocator, to tell an error of a check from one of Headroom.
