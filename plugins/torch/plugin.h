@@ -41,7 +41,9 @@ namespace headroom {
 struct FrontTable {
 	c10::DeviceType type;
 	hr_stream (*stream)();                          // the stream of the calling thread; HR_STREAM_HOST on the CPU
-	void *(*resting_address)(size_t bytes);         // of a storage that is not pinned; nullptr = it keeps its last address
+	// Where a storage points while it is not pinned. false: at an address without access, whether it was evicted or not, so that a use which no
+	// op announced faults at once. true: at its memory, or at its host copy when it was evicted, so that such a read is slow and right.
+	bool rests_on_copy;
 };
 
 struct Settings {
@@ -52,6 +54,7 @@ struct Settings {
 	const char *policy;    // NULL = the default
 	int lms;
 	int verify;
+	int rests_on_copy; // CPU tensors: as FrontTable; for tests
 };
 
 // A resting address that nothing may access. guard_open() is called first; it returns false if the system has no addresses left.
@@ -87,7 +90,7 @@ std::string failure_text(hr_status status);
 struct Record {
 	hr_tensor tensor{};
 	void *address = nullptr;  // while pinned
-	void *rest = nullptr;     // while not pinned: its own for life, because programs tell storages apart by their address
+	void *rest = nullptr;     // an address without access: its own for life, because programs tell storages apart by their address
 	size_t bytes = 0;
 	// The storage of the DataPtr, once adopted; a weak reference. Counted by hand: a strong one, even for a moment, may acquire Python's GIL.
 	c10::StorageImpl *storage = nullptr;
@@ -124,6 +127,9 @@ void unpin_records(Record *const *records, size_t count, Record *const *fresh = 
 
 // Pins the tensor for as long as it lives: its address has left PyTorch.
 hr_status keep_record(Record *record);
+
+// Its address without access, which no other storage has.
+void *record_identity(Record *record);
 
 // Records with at least one pin, for tests.
 int64_t pinned_records();

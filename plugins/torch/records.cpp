@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -53,13 +54,17 @@ static c10::DataPtr allocate_block(size_t bytes, c10::Device device)
 	return c10::DataPtr(address, address, free_small, device);
 }
 
-static hr_status create_tensor(size_t bytes, hr_tensor *tensor, void **address)
+static void contents_moved(void *user, void *address);
+
+static hr_status create_tensor(size_t bytes, Record *record, hr_tensor *tensor, void **address)
 {
 	hr_tensor_options options;
 	hr_tensor_options_init(&options);
 	options.bytes = bytes;
 	options.scope = names.scope;
 	options.tag = names.tag;
+	if (front.rests_on_copy) options.moved = contents_moved;
+	options.user = record;
 	hr_status status = hr_tensor_create(allocator, &options, tensor);
 	if (status) return status;
 	status = hr_tensor_pin(*tensor, HR_OVERWRITE, front.stream());
@@ -72,9 +77,10 @@ static c10::DataPtr allocate_tensor(size_t bytes, c10::Device device)
 {
 	hr_tensor tensor{};
 	void *address = nullptr;
-	hr_status status = create_tensor(bytes, &tensor, &address);
+	auto owner = std::make_unique<Record>();
+	hr_status status = create_tensor(bytes, owner.get(), &tensor, &address);
 	if (status) throw_status(status);
-	auto *record = new Record;
+	Record *record = owner.release();
 	record->tensor = tensor;
 	record->address = address;
 	record->bytes = bytes;
@@ -239,6 +245,26 @@ hr_status pin_records(Record *const *records, const hr_access *accesses, size_t 
 	return HR_OK;
 }
 
+static void *guard_of(Record *record)
+{
+	if (!record->rest) record->rest = guard_address(record->bytes);
+	return record->rest;
+}
+
+void *record_identity(Record *record)
+{
+	std::lock_guard<std::mutex> guard(table().lock);
+	return guard_of(record);
+}
+
+// Called by the engine, before it gives the memory of an unpinned tensor to another.
+static void contents_moved(void *user, void *address)
+{
+	auto *record = static_cast<Record *>(user);
+	std::lock_guard<std::mutex> guard(table().lock);
+	if (record->pins == 0 && !record->dead) set_address(record, address ? address : guard_of(record));
+}
+
 // One pin less. The storage rests before the engine is told, so that it never points at memory that may be another's.
 static bool forget_pin(Record *record)
 {
@@ -246,8 +272,7 @@ static bool forget_pin(Record *record)
 	if (record->dead) return false;
 	if (--record->pins == 0) {
 		table().pinned--;
-		if (!record->rest) record->rest = front.resting_address(record->bytes);
-		if (record->rest) set_address(record, record->rest);
+		if (!front.rests_on_copy) set_address(record, guard_of(record));
 	}
 	return true;
 }

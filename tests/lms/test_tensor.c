@@ -665,7 +665,73 @@ static void test_steps_become_lines_of_a_csv(void)
 	rmdir(path);
 }
 
-TEST_MAIN(T(test_a_tensor_goes_through_its_states), T(test_contents_survive_eviction_and_restore), T(test_a_clean_tensor_is_evicted_without_a_copy),
+/* ---- moved ---- */
+
+struct sight {
+	void *address;
+	int calls;
+};
+
+static void note_moved(void *user, void *address)
+{
+	struct sight *sight = user;
+	sight->address = address;
+	sight->calls++;
+}
+
+static void expect_bytes(const void *address, unsigned char value, size_t bytes)
+{
+	CHECK(address != NULL);
+	for (size_t i = 0; i < bytes; i++)
+		if (((const unsigned char *)address)[i] != value) CHECK_EQ(((const unsigned char *)address)[i], value);
+}
+
+/* The contents can be read where the callback says, without a pin: on the host while the tensor is evicted, on the device once a write has
+ * made the host copy stale. */
+static void test_a_program_is_told_where_contents_move(void)
+{
+	set_up(8 * MIB);
+	hr_tensor_options options;
+	struct sight sight = { NULL, 0 };
+	hr_tensor tensor;
+	void *at;
+	hr_tensor_options_init(&options);
+	options.bytes = 4 * MIB;
+	options.moved = note_moved;
+	options.user = &sight;
+	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
+	fill(tensor, 7);
+	CHECK_EQ(sight.calls, 0);
+	hr_tensor other = create(8 * MIB);
+	fill(other, 1); /* evicts it; the stream waits for the copy */
+	CHECK_EQ(info_of(tensor).state, HR_TENSOR_EVICTED);
+	CHECK_EQ(sight.calls, 1);
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
+	expect_bytes(sight.address, 7, 4 * MIB);
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(other));
+	expect(tensor, 7);
+	CHECK_EQ(sight.calls, 1);
+	fill(tensor, 8);
+	CHECK_EQ(sight.calls, 2);
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
+	expect_bytes(sight.address, 8, 4 * MIB);
+	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_READ, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &at));
+	CHECK(at == sight.address);
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+	/* Memory that the host asks for is idle when it gets it, so the copy is done. */
+	hr_request request = HR_REQUEST(8 * MIB);
+	void *block;
+	request.stream = HR_STREAM_HOST;
+	CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &block));
+	CHECK_EQ(sight.calls, 3);
+	expect_bytes(sight.address, 8, 4 * MIB);
+	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_HOST));
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+TEST_MAIN(T(test_a_program_is_told_where_contents_move), T(test_a_tensor_goes_through_its_states), T(test_contents_survive_eviction_and_restore), T(test_a_clean_tensor_is_evicted_without_a_copy),
           T(test_overwriting_restores_nothing), T(test_statistics_add_up), T(test_one_tensor_that_makes_room_is_enough),
           T(test_plain_requests_evict_tensors_too), T(test_several_neighbours_are_evicted_for_a_large_request),
           T(test_everything_inactive_is_evicted_before_a_request_fails), T(test_an_op_that_cannot_fit_is_named_with_its_tensors),

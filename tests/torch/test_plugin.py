@@ -124,6 +124,27 @@ class Plugin(unittest.TestCase):
             ctypes.string_at(torch._C.TensorBase.data_ptr(tensor), 1)    # not the wrapped data_ptr
         """, returncode=-signal.SIGSEGV)
 
+    def test_an_evicted_storage_points_at_its_host_copy_where_the_front_says_so(self):
+        """As on a GPU: a read that no op announced is right, whether the tensor is resident, evicted, prefetched or its copy was dropped."""
+        self.run_program("""
+            import ctypes
+            install(_rests_on_copy=True)
+            tensors = [torch.full((1 << 18,), float(i)) for i in range(24)]
+            def read(tensor):    # without an op
+                address = torch._C.TensorBase.data_ptr(tensor)
+                return ctypes.c_float.from_address(address).value, ctypes.c_float.from_address(address + 4 * (tensor.numel() - 1)).value
+            for round in range(4):
+                for i, tensor in enumerate(tensors):
+                    tensor.add_(100)
+                pressure()
+                for i, tensor in enumerate(tensors):
+                    assert read(tensor) == (i + 100.0 * (round + 1),) * 2, (round, i, read(tensor))
+            assert plugin.lms_stats()["num_evictions"] >= 24
+            for i, tensor in enumerate(tensors):
+                assert tensor.sum().item() == (i + 400) * (1 << 18)
+            plugin.check()
+        """)
+
     def test_tensors_whose_address_was_taken_stay(self):
         self.run_program("""
             import ctypes

@@ -53,7 +53,7 @@ def _check_host_limit(limit):
         raise ValueError(f"limit is {sizes.format_size(limit)}, above the host's memory of {sizes.format_size(host)}. Give less, or None for all of it")
 
 
-def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=None, spill_dir=None, policy=None, verify=False):
+def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=None, spill_dir=None, policy=None, verify=False, _rests_on_copy=False):
     """Makes Headroom the allocator of PyTorch's tensors on [device]: "cuda", before the first CUDA tensor, or "cpu".
 
     limit       most bytes on the device, such as "26GB"; None = all of it
@@ -80,7 +80,8 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
                                movable=sizes.parse_size(movable),
                                host_limit=sizes.parse_size(host_limit) if host_limit is not None else 0,
                                spill_dir=os.fsencode(spill_dir) if spill_dir is not None else None,
-                               policy=policy.encode() if policy is not None else None, lms=bool(lms), verify=bool(verify))
+                               policy=policy.encode() if policy is not None else None, lms=bool(lms), verify=bool(verify),
+                               rests_on_copy=_rests_on_copy)
     if kind == "cpu":
         _check_host_limit(settings.limit)
     if kind == "cuda":

@@ -126,7 +126,7 @@ def build(cuda):
 class Settings(ctypes.Structure):
     """struct Settings in plugin.h."""
     _fields_ = [("limit", ctypes.c_uint64), ("movable", ctypes.c_uint64), ("host_limit", ctypes.c_uint64), ("spill_dir", ctypes.c_char_p), ("policy", ctypes.c_char_p),
-                ("lms", ctypes.c_int), ("verify", ctypes.c_int)]
+                ("lms", ctypes.c_int), ("verify", ctypes.c_int), ("rests_on_copy", ctypes.c_int)]
 
 
 def load(cuda):

@@ -128,6 +128,11 @@ static void set_copy(hr__tensor *tensor, hr__host_copy copy)
 	hr__lock_release(&tensor->lms->lock);
 }
 
+static void tell_moved(const hr__tensor *tensor, uint64_t address)
+{
+	if (tensor->moved) tensor->moved(tensor->user, (void *)(uintptr_t)address);
+}
+
 /* The last work queued on the copy is its restore, or else its store. */
 static void drop_copy(hr__tensor *tensor)
 {
@@ -135,6 +140,7 @@ static void drop_copy(hr__tensor *tensor)
 	hr__host_copy copy = tensor->copy;
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	if (!copy.bytes) return;
+	if (tensor->address) tell_moved(tensor, tensor->address);
 	hr__state_set_copy(tensor, (hr__host_copy){ 0 });
 	if (hr__tensor_is_shadowed(tensor)) hr__fixed_drop_shadow(tensor);
 	else hr__host_drop(lms->host, &copy, hr__load_relaxed(&tensor->restore_epoch) ? lms->in_stream : lms->out_stream);
@@ -264,6 +270,18 @@ static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *stream
 	return status;
 }
 
+/* The address of its host copy, if later work on [next] may read it: [next] waits for the copy (last_users), or the copy is done. A request
+ * of the host waits for its memory in any case. */
+static uint64_t readable_copy(const hr__tensor *tensor, hr_stream next)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t copied = hr__load_relaxed(&tensor->copy_epoch), ns;
+	if (!tensor->copy.address) return 0;
+	if (next == HR_STREAM_HOST) return !copied || !order(lms, next, bit(lms->out_stream), copied) ? tensor->copy.address : 0;
+	bool waits = next != lms->in_stream && next != lms->out_stream;
+	return waits || !copied || !hr__device_mark_time(lms->device, lms->out_stream, copied, &ns) ? tensor->copy.address : 0;
+}
+
 hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream)
 {
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING && tensor->address && !hr__load_relaxed(&tensor->unwritten));
@@ -276,6 +294,7 @@ hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream)
 		status = hr__fixed_unmap(tensor);
 	} else {
 		status = last_users(tensor, stream, &streams, &epoch);
+		if (!status && tensor->moved) tell_moved(tensor, readable_copy(tensor, stream));
 		if (!status) status = hr__block_give(lms->allocator, tensor->address, streams, epoch, true);
 	}
 	if (status) return status;

@@ -141,6 +141,8 @@ typedef struct hr__tensor {
 	hr__atomic_u32 op, scope, tag;
 	hr_shape shape;
 	uint32_t index; /* of this record; never changes */
+	void (*moved)(void *user, void *address); /* of hr_tensor_options */
+	void *user;
 
 	/* POLICY. Under the context's lock; atomic where it is read without. */
 	hr__atomic_u8 never_evict; /* HR__NEVER_EVICT_*; 0 = it may be evicted */

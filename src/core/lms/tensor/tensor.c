@@ -127,6 +127,8 @@ static void init_tensor(hr__tensor *tensor, hr__lms *lms, const hr_tensor_option
 	tensor->copy = (hr__host_copy){ 0 };
 	tensor->bytes = options->bytes;
 	tensor->alignment = options->alignment;
+	tensor->moved = options->moved;
+	tensor->user = options->user;
 	hr__atomic_u64 *const times[] = { &tensor->use_streams, &tensor->use_epoch,    &tensor->restore_epoch, &tensor->copy_epoch,
 		                              &tensor->last_use,    &tensor->alloc_stream, &tensor->alloc_epoch,   &tensor->pin_streams };
 	for (size_t i = 0; i < sizeof times / sizeof *times; i++) hr__store_relaxed(times[i], 0);
