@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`headroom run` with PyTorch programs that do not mention Headroom: limits, Large Model Support, traces, children, and what happens when it cannot work."""
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -178,6 +179,23 @@ class Run(unittest.TestCase):
         (other / "sitecustomize.py").write_text("raise ValueError('theirs')\n")
         result = self.run_program(["--device", "cpu"], "import torch, sys; assert 'headroom.torch' in sys.modules", PYTHONPATH=str(other))
         self.assertIn("theirs", result.stderr)
+
+    def test_an_installed_command_finds_its_package(self):
+        """The folders that `pip install .` makes."""
+        package = self.folder / "lib" / "python3.11" / "site-packages" / "headroom"
+        shutil.copytree(environment.ROOT / "python" / "headroom", package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(environment.ROOT / "plugins", package / "plugins")
+        shutil.copytree(environment.ROOT / "include", package / "include")
+        (package / "lib").mkdir()
+        shutil.copy(environment.BUILD / "libheadroom.so.0", package / "lib")
+        (self.folder / "bin").mkdir()
+        command = shutil.copy(COMMAND, self.folder / "bin")
+        env = environment.environment(TMPDIR=str(self.folder))
+        for name in ("PYTHONPATH", "HEADROOM_LIBRARY_DIR"):
+            env.pop(name)
+        program = self.script("import torch, sys; print(sys.modules['headroom'].__file__, sys.modules['headroom._library'].path())")
+        result = subprocess.run([command, "run", "--device", "cpu", "--", environment.PYTHON, program], env=env, capture_output=True, text=True, timeout=600)
+        self.assertEqual(result.stdout.split(), [str(package / "__init__.py"), str(package / "lib" / "libheadroom.so.0")], result.stderr)
 
     def test_children_are_treated_alike_unless_asked_otherwise(self):
         program = """
