@@ -92,15 +92,21 @@ class Run(unittest.TestCase):
             for name in expected:
                 self.assertIn(f'"{name}"', report.stdout)
 
-    def test_a_program_that_installs_the_plugin_itself_keeps_its_settings(self):
-        result = self.run_program(["--device", "none", "--limit", "1GB"], """
-            import sys
-            sys.path.insert(0, sys.argv[1] if len(sys.argv) > 1 else %r)
-            import headroom.torch
-            headroom.torch.install(limit="32MB", device="cpu")
-            print("limit", headroom.torch.stats()["bytes_limit"])
-        """ % str(environment.ROOT / "python"), HEADROOM_LIBRARY_DIR=str(environment.BUILD))
-        self.assertLessEqual(self.words(result)["limit"], 32_100_000)
+    def test_a_program_may_install_the_plugin_itself(self):
+        install = """
+import headroom.torch
+headroom.torch.install(limit="32MB", device="cpu")
+print("limit", headroom.torch.stats()["bytes_limit"], "lms", int(headroom.torch._lms))
+"""
+        paths = {"PYTHONPATH": str(environment.ROOT / "python"), "HEADROOM_LIBRARY_DIR": str(environment.BUILD)}
+        for options, program, limit, lms in ((["--device", "none", "--limit", "1GB"], install, 32_000_000, 0),
+                                             (["--device", "cpu", "--lms", "--limit", "1GB"], install, 32_000_000, 1),    # HEADROOM_LMS
+                                             (["--device", "cpu", "--limit", "64MB"], "import torch" + install, 64_000_000, 0)):
+            result = self.run_program(options, program, **paths)
+            words = self.words(result)
+            self.assertEqual(words["lms"], lms)
+            self.assertTrue(limit - 65536 <= words["limit"] <= limit, words)
+            self.assertEqual("settings are used, not those of this call" in result.stderr, limit == 64_000_000, result.stderr)
 
     def test_without_a_gpu_pytorch_keeps_its_allocator_and_one_line_says_so(self):
         for options, lines in ((["--lms"], 1), (["--limit", "64MB"], 1), ([], 0)):

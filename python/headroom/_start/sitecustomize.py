@@ -84,6 +84,8 @@ def add_package():
 def install():
     """False if PyTorch keeps its own allocator."""
     import torch
+    if "headroom.torch" in sys.modules:  # the program uses Headroom itself, and is importing torch for it
+        return True
     device = os.environ.get("HEADROOM_TORCH_DEVICE") or ("cuda" if torch.cuda.is_available() else "")
     if not device:
         if any(os.environ.get(name, "0") not in ("", "0") for name in ("HEADROOM_LIMIT", "HEADROOM_LMS", "HEADROOM_TRACE")):
@@ -91,8 +93,7 @@ def install():
         return False
     add_package()
     import headroom.torch
-    if not headroom.torch.installed():
-        headroom.torch.install(device=device, limit=os.environ.get("HEADROOM_LIMIT") or None)
+    headroom.torch._install_by_run(device)
     try:
         headroom._library.library.hr_environment_check()
     except headroom.Error as error:  # the library has ignored a setting

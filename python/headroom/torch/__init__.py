@@ -34,6 +34,7 @@ _plugin = None
 _hooks = None
 _lms = False
 _device = None
+_by_run = False
 
 
 def installed():
@@ -64,6 +65,10 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
     A failure leaves PyTorch as it was: AlreadyInstalled, BuildError, UnsupportedVersion, RuntimeError (no CUDA device, or it was used already), ValueError (a bad
     argument or limit), or another headroom.Error."""
     global _plugin, _hooks, _lms, _device
+    if _by_run:
+        warnings.warn("Headroom was installed by `headroom run`, whose settings are used, not those of this call. `headroom run --device none` leaves it to the program",
+                      stacklevel=2)
+        return
     if _plugin is not None:
         raise AlreadyInstalled("Headroom is installed in this process already, and cannot be changed or removed")
     _build.check_version()
@@ -95,6 +100,13 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
         _addresses.Addresses(kind).install()
     _hooks = _names.Names(plugin, kind)
     _hooks.install()
+
+
+def _install_by_run(device):
+    """The start-up hook of `headroom run`. The program may call install() too."""
+    global _by_run
+    install(device=device, limit=os.environ.get("HEADROOM_LIMIT") or None)
+    _by_run = True
 
 
 def stats():
