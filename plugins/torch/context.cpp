@@ -174,6 +174,7 @@ HR_API int64_t headroom_torch_violations(char *text, size_t capacity)
 
 HR_API int64_t headroom_torch_pinned_records(void)
 {
+	headroom::collectives_release();
 	return headroom::pinned_records();
 }
 
@@ -195,19 +196,27 @@ static void keep(const std::vector<at::Tensor> &tensors)
 	}
 }
 
-// For Python code that reads or writes a tensor's memory between the two calls.
-static void hold(const at::Tensor &tensor)
+// For Python code that reads or writes a tensor's memory between the two calls. The result identifies the pin: meanwhile the storage may get other
+// memory, as in resize_.
+static int64_t hold(const at::Tensor &tensor)
 {
 	headroom::Record *record = record_of_tensor(tensor);
 	hr_access access = HR_WRITE;
 	hr_status status = record ? headroom::pin_records(&record, &access, 1) : HR_OK;
 	if (status) headroom::throw_status(status);
+	return reinterpret_cast<int64_t>(record);
 }
 
-static void let_go(const at::Tensor &tensor)
+static void let_go(int64_t held)
 {
-	headroom::Record *record = record_of_tensor(tensor);
+	auto *record = reinterpret_cast<headroom::Record *>(held);
 	if (record) headroom::unpin_records(&record, 1);
+}
+
+// As arguments of an op, the results of a region become storages that can move.
+static void end_region(const std::vector<at::Tensor> &)
+{
+	headroom::region_end();
 }
 
 // A number that tells its storage apart from all others that exist, wherever its contents are.
@@ -222,6 +231,8 @@ TORCH_LIBRARY(headroom, library)
 {
 	library.def("identity(Tensor tensor) -> int", identity);
 	library.def("keep(Tensor[] tensors) -> ()", keep);
-	library.def("hold(Tensor tensor) -> ()", hold);
-	library.def("let_go(Tensor tensor) -> ()", let_go);
+	library.def("hold(Tensor tensor) -> int", hold);
+	library.def("let_go(int held) -> ()", let_go);
+	library.def("region_begin(Tensor[] arguments) -> ()", headroom::region_begin);
+	library.def("region_end(Tensor[] results) -> ()", end_region);
 }

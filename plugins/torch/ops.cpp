@@ -33,6 +33,8 @@ struct OpInfo {
 	hr_name name = HR_NAME_NONE;
 	bool transparent = false;
 	bool uninitialized = false; // returns memory that the program may fill without an op
+	bool collective = false;    // may return a Work
+	bool message = false;       // a collective of one sender and one receiver
 	std::vector<bool> writes;   // for each argument
 };
 
@@ -54,14 +56,27 @@ static bool is_loop(const std::string &name)
 	return name == "aten::lstm" || name == "aten::gru" || name == "aten::rnn_tanh" || name == "aten::rnn_relu";
 }
 
+// Schemas of collectives do not say which arguments they write.
+static bool is_collective(const std::string &name)
+{
+	return name.rfind("c10d::", 0) == 0;
+}
+
+static bool is_message(const std::string &name)
+{
+	return name.rfind("c10d::send", 0) == 0 || name.rfind("c10d::recv", 0) == 0;
+}
+
 static OpInfo describe(const c10::FunctionSchema &schema)
 {
 	OpInfo info;
 	bool writes = false;
 	info.name = hr_name_intern(schema.name().c_str());
 	info.uninitialized = is_empty_op(schema.name());
+	info.collective = is_collective(schema.name());
+	info.message = is_message(schema.name());
 	for (const c10::Argument &argument : schema.arguments()) {
-		bool write = (argument.alias_info() && argument.alias_info()->isWrite()) || is_hidden_write(argument.name());
+		bool write = (argument.alias_info() && argument.alias_info()->isWrite()) || is_hidden_write(argument.name()) || info.collective;
 		info.writes.push_back(write);
 		writes = writes || write;
 	}
@@ -96,6 +111,9 @@ struct Frame {
 	bool is_op = false;
 	bool uninitialized = false;
 	bool transparent = false;
+	bool collective = false;
+	bool message = false;
+	size_t first_pinned = 0, first_fresh = 0; // of the thread's pinned and fresh records, those that this op added
 	hr_name outer_name = HR_NAME_NONE;
 	std::vector<Replaced> replaced;
 	bool failed = false;
@@ -104,13 +122,14 @@ struct Frame {
 struct Thread {
 	std::vector<Frame> frames; // [0, depth) are in use; the others keep their memory
 	size_t depth = 0;          // frames
-	size_t ops = 0;            // frames of ops
+	size_t ops = 0;            // frames of ops, and regions
 	size_t failures = 0;       // frames of ops whose inputs could not be pinned
 	hr_status failure = HR_OK;
 	std::string failure_text;
 	uint64_t op = 0;           // number of the current outermost op: unique in the process
 	std::vector<Record *> pinned; // by the current outermost op
 	std::vector<Record *> fresh; // records with an allocation pin that the current outermost op created or used
+	std::vector<std::vector<Record *>> regions; // pinned arguments of each
 	std::vector<Record *> records; // of the op that begins
 	std::vector<hr_access> accesses;
 };
@@ -261,7 +280,7 @@ static void pin_inputs(Frame &frame, const at::RecordFunction &function, const O
 		record->used = true;
 		list_fresh(record);
 	}
-	skip_pinned();
+	if (!info.collective) skip_pinned(); // a collective's pins are its own
 	if (thread.records.empty()) return;
 	hr_status status = pin_records(thread.records.data(), thread.accesses.data(), thread.records.size());
 	if (status) {
@@ -335,7 +354,12 @@ static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &f
 	Frame &frame = push_frame();
 	const OpInfo *info = op_info(function);
 	if (!info) return nullptr;
+	collectives_release();
 	frame.is_op = true;
+	frame.collective = info->collective;
+	frame.message = info->message;
+	frame.first_pinned = thread.pinned.size();
+	frame.first_fresh = thread.fresh.size();
 	frame.uninitialized = info->uninitialized;
 	frame.transparent = info->transparent;
 	// Memory is named after the innermost op that does more than allocate.
@@ -348,16 +372,80 @@ static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &f
 }
 
 
+// The pins of a collective end with its Work, not with the outermost op.
+static void end_collective(Frame &frame, const at::RecordFunction &function)
+{
+	std::vector<Record *> pinned(thread.pinned.begin() + static_cast<ptrdiff_t>(frame.first_pinned), thread.pinned.end());
+	std::vector<Record *> created(thread.fresh.begin() + static_cast<ptrdiff_t>(frame.first_fresh), thread.fresh.end());
+	for (Record *record : pinned) record->op = 0;
+	for (Record *record : created) record->op = 0;
+	if (!collective_begin(function.outputs(), frame.message, pinned, created)) return;
+	thread.pinned.resize(frame.first_pinned);
+	thread.fresh.resize(frame.first_fresh);
+}
+
 static void end_op(const at::RecordFunction &function, at::ObserverContext *)
 {
 	Frame &frame = thread.frames[--thread.depth];
 	if (!frame.is_op) return;
 	if (lms_enabled) {
 		adopt_outputs(frame, function);
+		if (frame.collective) end_collective(frame, function);
 		if (frame.failed) end_failure(frame);
 	}
 	hr_op_set(frame.outer_name);
 	if (--thread.ops == 0 && lms_enabled) end_outermost();
+}
+
+// ---- regions ----
+
+void region_begin(const std::vector<at::Tensor> &arguments)
+{
+	if (thread.ops++ == 0) begin_outermost();
+	thread.records.clear();
+	thread.accesses.clear();
+	auto visit = [&](const at::Tensor &tensor) {
+		Record *record = record_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+		if (record) add_record(record, HR_WRITE);
+	};
+	for (const at::Tensor &tensor : arguments) visit_tensor(tensor, visit);
+	hr_status status = thread.records.empty() ? HR_OK : pin_records(thread.records.data(), thread.accesses.data(), thread.records.size());
+	if (status) {
+		std::string text = failure_text(status);
+		if (--thread.ops == 0) end_outermost();
+		TORCH_CHECK_WITH(OutOfMemoryError, status != HR_OUT_OF_MEMORY, text);
+		TORCH_CHECK(false, text);
+	}
+	for (Record *record : thread.records) {
+		record->used = true;
+		list_fresh(record);
+	}
+	thread.regions.push_back(thread.records);
+}
+
+void region_end()
+{
+	TORCH_CHECK(!thread.regions.empty(), "headroom: a region ends that this thread did not begin");
+	std::vector<Record *> pinned = std::move(thread.regions.back());
+	thread.regions.pop_back();
+	bool outermost = --thread.ops == 0;
+	if (outermost) thread.pinned.insert(thread.pinned.end(), pinned.begin(), pinned.end());
+	else unpin_records(pinned.data(), pinned.size());
+	if (outermost) end_outermost();
+}
+
+// gloo runs a collective on a thread of its own, and copies tensors there with ops and without. The range that it opens for profilers encloses them.
+static std::unique_ptr<at::ObserverContext> start_user_range(const at::RecordFunction &function)
+{
+	struct Region final : at::ObserverContext {};
+	if (thread.ops || thread.depth || strncmp(function.name(), "gloo:", 5) != 0) return nullptr;
+	region_begin({});
+	return std::make_unique<Region>();
+}
+
+static void end_user_range(const at::RecordFunction &, at::ObserverContext *context)
+{
+	if (context && !thread.regions.empty()) region_end();
 }
 
 // ---- backward nodes: names only ----
@@ -387,6 +475,7 @@ static void end_node(const at::RecordFunction &, at::ObserverContext *context)
 void register_callbacks()
 {
 	at::addGlobalCallback(at::RecordFunctionCallback(start_op, end_op).needsInputs(lms_enabled).needsOutputs(lms_enabled).scopes({at::RecordScope::FUNCTION}));
+	if (lms_enabled) at::addGlobalCallback(at::RecordFunctionCallback(start_user_range, end_user_range).scopes({at::RecordScope::USER_SCOPE}));
 	at::addGlobalCallback(at::RecordFunctionCallback(start_node, end_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }
 

@@ -3,6 +3,7 @@
 //     context.cpp    settings, names of the calling thread, out-of-memory messages, the functions that Python calls
 //     records.cpp    records of storages: allocation, adoption, pins, addresses, frees
 //     ops.cpp        callbacks of PyTorch's record function: which storages an op uses, and for how long
+//     collectives.cpp tensors of torch.distributed, which are used after their op has returned
 //     guard.cpp      addresses for storages that are not pinned
 //     front_cpu.cpp  CPU tensors on Headroom's emulated device
 //     front_cuda.cpp CUDA tensors; compiled only if PyTorch has CUDA and its headers are found
@@ -26,6 +27,7 @@
 //     4. A record is referenced by its DataPtr and by each outermost op that pins it.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 #include <headroom.h>
@@ -33,6 +35,7 @@
 #include <atomic>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 namespace headroom {
 
@@ -143,5 +146,20 @@ void register_callbacks();
 void op_allocated(Record *record);
 // Throws if the current op of the thread could not be given its inputs. Called by allocate, because PyTorch swallows exceptions of callbacks.
 void op_check();
+
+// Code that uses memory without ops, between the two calls on one thread: a graph of torch.compile. Its arguments are pinned, and what the thread
+// allocates meanwhile stays pinned until the end. Regions nest. Throws c10::OutOfMemoryError.
+void region_begin(const std::vector<at::Tensor> &arguments);
+void region_end();
+
+// ---- collectives ----
+
+// If [outputs] of an op have a Work that is not complete, takes over one pin of each of [pins] and the records [fresh], with their references, until it
+// is; both are then empty. [message]: the op is a send or a receive.
+bool collective_begin(const std::vector<c10::IValue> &outputs, bool message, std::vector<Record *> &pins, std::vector<Record *> &fresh);
+// Unpins the records of complete collectives; true if there were any.
+bool collectives_release();
+// Called when memory is short: waits until a collective is complete. False if none is pending, or none completes.
+bool collectives_wait();
 
 } // namespace headroom

@@ -50,6 +50,7 @@ static c10::DataPtr allocate_block(size_t bytes, c10::Device device)
 	request.scope = names.scope;
 	request.tag = names.tag;
 	hr_status status = hr_alloc(allocator, &request, &address);
+	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = hr_alloc(allocator, &request, &address);
 	if (status) throw_status(status);
 	return c10::DataPtr(address, address, free_small, device);
 }
@@ -79,6 +80,7 @@ static c10::DataPtr allocate_tensor(size_t bytes, c10::Device device)
 	void *address = nullptr;
 	auto owner = std::make_unique<Record>();
 	hr_status status = create_tensor(bytes, owner.get(), &tensor, &address);
+	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = create_tensor(bytes, owner.get(), &tensor, &address);
 	if (status) throw_status(status);
 	Record *record = owner.release();
 	record->tensor = tensor;
@@ -116,7 +118,10 @@ static void engine_unpin(const hr_tensor *tensors, size_t count)
 	thread_local std::vector<hr_pin> pins;
 	pins.clear();
 	for (size_t i = 0; i < count; i++) pins.push_back({tensors[i], HR_READ});
-	if (!count || hr_tensor_unpin_all(pins.data(), count, front.stream()) == HR_OK) return;
+	if (!count) return;
+	// Other failures are of the device, which could not read the tensor for the check; the tensor is unpinned all the same.
+	hr_status status = hr_tensor_unpin_all(pins.data(), count, front.stream());
+	if (status != HR_CORRUPT && status != HR_INVALID_ARGUMENT && status != HR_INVALID_HANDLE) return;
 	std::string text = hr_last_message();
 	std::lock_guard<std::mutex> guard(table().lock);
 	if (table().unpin_failures++ == 0) table().unpin_failure = std::move(text);
@@ -227,6 +232,7 @@ hr_status pin_records(Record *const *records, const hr_access *accesses, size_t 
 	pins.clear();
 	for (size_t i = 0; i < count; i++) pins.push_back({records[i]->tensor, accesses[i]});
 	hr_status status = hr_tensor_pin_all(pins.data(), count, front.stream());
+	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = hr_tensor_pin_all(pins.data(), count, front.stream());
 	if (status) return status;
 	for (size_t i = 0; i < count; i++) {
 		void *address = nullptr;

@@ -3,6 +3,7 @@
 After the first kind the storage stays resident for its life; during the second it is pinned."""
 import contextlib
 import functools
+import sys
 import threading
 
 import torch
@@ -10,7 +11,13 @@ import torch
 LEAVING = {torch.Tensor: ["data_ptr", "numpy", "share_memory_", "__dlpack__"],
            torch.UntypedStorage: ["data_ptr", "_share_fd_cpu_", "_share_filename_cpu_"]}
 READING = {torch.Tensor: ["tolist"],
-           torch.UntypedStorage: ["tolist", "__getitem__", "__setitem__", "_write_file", "byteswap"]}
+           torch.UntypedStorage: ["tolist", "__getitem__", "__setitem__", "_write_file", "_set_from_file", "byteswap", "fill_", "resize_"]}
+# Modules of PyTorch that compare addresses and do not access memory. They get a number that each storage has for itself.
+COMPARING = ("torch.distributed.fsdp.", "torch.distributed.utils", "torch.nn.modules.rnn")
+
+
+def only_compares(frame):
+    return frame.f_globals.get("__name__", "").startswith(COMPARING)
 
 
 def as_tensor(value):
@@ -23,17 +30,17 @@ def as_tensor(value):
 @contextlib.contextmanager
 def held(value):
     tensor = as_tensor(value)
-    torch.ops.headroom.hold(tensor)
+    pin = torch.ops.headroom.hold(tensor)
     try:
         yield
     finally:
-        torch.ops.headroom.let_go(tensor)
+        torch.ops.headroom.let_go(pin)
 
 
 class Addresses:
     def __init__(self, device_type):
         self.device_type = device_type
-        self.local = threading.local()  # .saving: the thread is in torch.save, which tells storages apart by their address
+        self.local = threading.local()  # .serializing: the thread is in torch.save or torch.load, which compare addresses
 
     def is_ours(self, value):
         return value.device.type == self.device_type and not (isinstance(value, torch.Tensor) and value.layout is not torch.strided)
@@ -47,7 +54,7 @@ class Addresses:
         def method(value, *args, **kwargs):
             if not self.is_ours(value):
                 return original(value, *args, **kwargs)
-            if name == "data_ptr" and getattr(self.local, "saving", False):
+            if name == "data_ptr" and (getattr(self.local, "serializing", False) or only_compares(sys._getframe(1))):
                 return torch.ops.headroom.identity(as_tensor(value))
             if leaves:
                 torch.ops.headroom.keep([as_tensor(value)])
@@ -57,22 +64,23 @@ class Addresses:
 
         setattr(owner, name, method)
 
-    def wrap_save(self, name):
+    def wrap_serialization(self, name):
         original = getattr(torch.serialization, name)
 
         @functools.wraps(original)
-        def save(*args, **kwargs):
-            self.local.saving = True
+        def function(*args, **kwargs):
+            before = getattr(self.local, "serializing", False)
+            self.local.serializing = True
             try:
                 return original(*args, **kwargs)
             finally:
-                self.local.saving = False
+                self.local.serializing = before
 
-        setattr(torch.serialization, name, save)
+        setattr(torch.serialization, name, function)
 
     def install(self):
-        self.wrap_save("_save")
-        self.wrap_save("_legacy_save")
+        for name in ("_save", "_legacy_save", "_load", "_legacy_load"):
+            self.wrap_serialization(name)
         for table, leaves in ((LEAVING, True), (READING, False)):
             for owner, names in table.items():
                 for name in names:

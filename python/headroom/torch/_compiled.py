@@ -1,0 +1,63 @@
+"""Graphs of torch.compile. Their kernels are not ops, so the arguments of a graph are pinned while it runs, and so is what it allocates."""
+import functools
+import importlib.abc
+import importlib.util
+import sys
+
+import torch
+
+MODULE = "torch._inductor.output_code"
+CALLABLES = ("CompiledFxGraph", "CompiledAOTI")
+
+
+def tensors_of(values):
+    return [value for value in values if isinstance(value, torch.Tensor)]
+
+
+def wrap(owner):
+    original = owner.__call__
+
+    @functools.wraps(original)
+    def call(self, inputs):
+        constants = getattr(self, "constants", None) or {}
+        # The list is not kept: the graph frees its arguments after their last use.
+        torch.ops.headroom.region_begin(tensors_of(inputs) + tensors_of(constants.values()))
+        outputs = ()
+        try:
+            outputs = original(self, inputs)
+            return outputs
+        finally:
+            torch.ops.headroom.region_end(tensors_of(outputs) if isinstance(outputs, (list, tuple)) else [])
+
+    owner.__call__ = call
+
+
+def wrap_all(module):
+    for name in CALLABLES:
+        if hasattr(module, name):
+            wrap(getattr(module, name))
+
+
+class AfterImport(importlib.abc.MetaPathFinder):
+    """Wraps the module's classes when it is imported: importing it takes seconds, and most programs never do."""
+
+    def find_spec(self, name, path, target=None):
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            wrap_all(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def install():
+    if MODULE in sys.modules:
+        wrap_all(sys.modules[MODULE])
+    else:
+        sys.meta_path.insert(0, AfterImport())

@@ -1,0 +1,172 @@
+"""Parts of PyTorch that copy, share, save or recompute tensors, each at a limit, as a program: prints JSON with the traceback of each that failed."""
+import copy
+import io
+import json
+import os
+import tempfile
+import traceback
+
+import torch
+import torch.multiprocessing
+import torch.utils.checkpoint
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+import headroom.torch as plugin
+
+LIMIT = 16_000_000
+SIZE = 1 << 19  # elements: 2 MiB
+
+
+def pressure():
+    """Evicts everything that can be evicted."""
+    in_use = plugin.stats()["bytes_in_use"] - plugin.stats()["bytes_inactive"]
+    torch.ones((LIMIT - in_use) * 92 // 100 // 4).sum()
+
+
+def numbers(first=0):
+    """With a value for each place, and evicted."""
+    result = torch.arange(first, first + SIZE, dtype=torch.float32)
+    pressure()
+    return result
+
+
+def same(tensor, first=0):
+    return all(part[0].item() == first + i * 4096 and part[-1].item() == first + i * 4096 + 4095 for i, part in enumerate(tensor.flatten().split(4096)))
+
+
+def checkpointed_modules_are_recomputed():
+    def gradients(recompute):
+        torch.manual_seed(7)
+        blocks = nn.ModuleList(nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.Dropout(0.2), nn.Linear(512, 256)) for _ in range(3))
+        x = torch.randn(512, 256)
+        for block in blocks:
+            x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False) if recompute else block(x)
+        pressure()
+        x.square().mean().backward()
+        return [parameter.grad for parameter in blocks.parameters()]
+    for one, other in zip(gradients(False), gradients(True)):
+        assert torch.equal(one, other)
+
+
+def saved_tensors_are_loaded():
+    for legacy in (False, True):
+        tensors = {"a": numbers(), "b": numbers(5)}
+        tensors["view"] = tensors["a"][100:200]
+        file = io.BytesIO()
+        torch.save(tensors, file, _use_new_zipfile_serialization=not legacy)
+        file.seek(0)
+        pressure()
+        loaded = torch.load(file)
+        pressure()
+        assert same(loaded["a"]) and same(loaded["b"], 5) and loaded["view"][0].item() == 100
+        assert loaded["view"].untyped_storage()._cdata == loaded["a"].untyped_storage()._cdata
+        assert same(tensors["a"]) and same(tensors["b"], 5)
+
+
+def checkpoints_larger_than_the_limit_are_loaded():
+    file = io.BytesIO()
+    torch.save([numbers(i) for i in range(10)], file)  # 20 MiB
+    file.seek(0)
+    for i, tensor in enumerate(torch.load(file)):
+        assert same(tensor, i)
+
+
+def files_are_mapped():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "tensor.pt")
+        torch.save(numbers(3), path)
+        assert same(torch.load(path, mmap=True), 3)
+
+
+def copies_are_deep():
+    module = nn.Linear(512, 512)
+    tensors = [numbers(), numbers(9)]
+    tensors.append(tensors[0].view(-1, 2))
+    module_copy, tensors_copy = copy.deepcopy(module), copy.deepcopy(tensors)
+    pressure()
+    tensors[0].zero_()
+    assert same(tensors_copy[0]) and same(tensors_copy[1], 9) and torch.equal(tensors_copy[2].flatten(), tensors_copy[0])
+    assert torch.equal(module.weight, module_copy.weight)
+
+
+def storages_are_resized():
+    tensor = numbers()
+    storage = tensor.untyped_storage()
+    storage.resize_(2 * storage.nbytes())
+    pressure()
+    assert same(tensor)
+    storage.resize_(0)
+    storage.resize_(SIZE * 4)
+    storage.fill_(0)
+    pressure()
+    assert tensor.abs().max().item() == 0
+
+
+def double(tensor):
+    tensor.mul_(2)
+
+
+def shared_tensors_are_seen_by_children():
+    tensor = numbers().share_memory_()
+    pressure()
+    child = torch.multiprocessing.get_context("fork").Process(target=double, args=(tensor,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0 and tensor[7].item() == 14 and tensor[-1].item() == 2 * (SIZE - 1)
+
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, index):
+        return torch.full((1 << 16,), float(index)), index
+
+
+def workers_of_a_data_loader_send_batches():
+    model = nn.Linear(1 << 16, 4)
+    for batch, index in DataLoader(Numbers(), batch_size=2, num_workers=2, multiprocessing_context="fork"):
+        pressure()
+        assert torch.equal(batch.mean(1), index.float())
+        model(batch).sum().backward()
+    pressure()
+    assert model.weight.grad.sum().item() > 0
+
+
+def a_child_cannot_use_movable_tensors_of_its_parent():
+    tensor = numbers()
+    child = os.fork()
+    if child == 0:
+        try:
+            tensor.sum()
+        except RuntimeError as error:
+            os._exit(0 if "fork" in str(error) else 2)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert same(tensor)
+
+
+FEATURES = (checkpointed_modules_are_recomputed, saved_tensors_are_loaded, checkpoints_larger_than_the_limit_are_loaded, files_are_mapped, copies_are_deep, storages_are_resized,
+            shared_tensors_are_seen_by_children, workers_of_a_data_loader_send_batches, a_child_cannot_use_movable_tensors_of_its_parent)
+
+
+def main():
+    torch.set_num_threads(1)  # a fork has no worker threads
+    plugin.install(limit=LIMIT, lms=True, device="cpu", movable="64KiB", verify=True)
+    results = {}
+    for feature in FEATURES:
+        before = plugin.lms_stats()["num_evictions"]
+        try:
+            feature()
+            plugin.check()
+            assert plugin.lms_stats()["num_evictions"] > before, "nothing was evicted"
+            assert plugin._plugin.headroom_torch_pinned_records() == 0, "pinned records are left"
+            results[feature.__name__] = ""
+        except Exception:
+            results[feature.__name__] = traceback.format_exc()
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()
