@@ -145,11 +145,11 @@ typedef struct hr__os_table {
 HR__SHARED const hr__os_table *hr__os(void);
 
 /* The Linux table. */
-const hr__os_table *hr__os_linux(void);
+HR__SHARED const hr__os_table *hr__os_linux(void);
 
 /* Replaces the current table; NULL restores the Linux table. Allowed only while no device or allocator exists. Returns the previous
  * table. */
-const hr__os_table *hr__os_replace(const hr__os_table *table);
+HR__SHARED const hr__os_table *hr__os_replace(const hr__os_table *table);
 
 /* Size of a page of host memory in bytes. */
 HR__SHARED size_t hr__os_page_size(void);
