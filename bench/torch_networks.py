@@ -58,7 +58,7 @@ class HuggingGpt2(nn.Module):
     def __init__(self, layers, width, heads, length, words, checkpointing):
         from transformers import GPT2Config, GPT2LMHeadModel  # takes seconds, so only where it is needed
         super().__init__()
-        self.model = GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=heads, n_positions=length, vocab_size=words, use_cache=False,
+        self.model = GPT2LMHeadModel(GPT2Config(n_layer=layers, n_embd=width, n_head=heads, n_positions=length, vocab_size=words,
                                                 bos_token_id=0, eos_token_id=0))
         if checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -89,8 +89,6 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
                                rests_on_copy=_rests_on_copy)
     if kind == "cpu":
         _check_host_limit(settings.limit)
-    if kind == "cuda":
-        warnings.warn("Headroom's CUDA allocator for PyTorch compiles, but has not been tested on a card yet (docs/pytorch.md)", stacklevel=2)
     plugin = _build.load(kind == "cuda")
     (plugin.headroom_torch_install_cpu if kind == "cpu" else plugin.headroom_torch_install_cuda)(settings)
     _plugin = plugin
