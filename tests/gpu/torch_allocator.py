@@ -8,6 +8,7 @@ so that a crash does not hide the rest. --native runs the same checks on PyTorch
 """
 import contextlib
 import ctypes
+import faulthandler
 import os
 import re
 import subprocess
@@ -814,6 +815,7 @@ def main():
         print("skipped: no PyTorch")
         return SKIPPED
     if "--only" in sys.argv:
+        faulthandler.enable()    # a crash prints where it was
         with check(f"{wanted[0]}: the group ran to its end"):
             checks[wanted[0]]()
         return 1 if counts["FAILED"] else 0
