@@ -83,6 +83,35 @@ def raises(kind, text, function, *arguments, **options):
 
 # ---- statistics ----
 
+def microseconds(function, *arguments):
+    begin = time.perf_counter()
+    for _ in range(2000):
+        function(*arguments)
+    return (time.perf_counter() - begin) / 2000 * 1e6
+
+
+def figures(torch):
+    """Prints what Python calls take. They should take no longer than with the native allocator."""
+    name = "native" if NATIVE else "headroom"
+    calls = [("torch.empty and free", tensor_of, (torch, 4096)), ("_cuda_memoryStats", torch._C._cuda_memoryStats, (0,)),
+             ("memory_stats", torch.cuda.memory_stats, ()), ("memory_allocated", torch.cuda.memory_allocated, ())]
+    for what, function, arguments in calls:
+        print(f"       info: {what}, {name}: {min(microseconds(function, *arguments) for _ in range(3)):.2f} us")
+
+
+@group("figures")
+def headroom_figures():
+    figures(install())
+
+
+@group("native-figures")
+def native_figures():
+    """The same calls with PyTorch's own allocator, in the same run."""
+    global NATIVE
+    NATIVE = True
+    figures(install())
+
+
 @group("statistics")
 def statistics():
     torch = install()
@@ -157,14 +186,6 @@ def statistics():
         address = memory.caching_allocator_alloc(MIB, stream=side)
         memory.caching_allocator_delete(address)
         equal(memory.memory_allocated(), before)
-    begin = time.perf_counter()
-    for _ in range(2000):
-        tensor_of(torch, 4096)
-    print(f"       info: torch.empty and free {(time.perf_counter() - begin) / 2000 * 1e6:.2f} us")
-    begin = time.perf_counter()
-    for _ in range(2000):
-        torch._C._cuda_memoryStats(0)
-    print(f"       info: _cuda_memoryStats {(time.perf_counter() - begin) / 2000 * 1e6:.2f} us")
 
 
 # ---- snapshots ----
@@ -826,8 +847,8 @@ def main():
         sys.path.insert(0, str(ROOT / "python"))
         from headroom.torch import _build
         _build.build(True)    # once, before the groups need it
-    # "limits" takes all memory of the card, so it and "pools" run alone.
-    alone = [name for name in checks if name in ("limits", "pools")]
+    # "limits" and "pools" take all memory of the card, and figures are those of an idle machine.
+    alone = [name for name in checks if name in ("limits", "pools", "figures", "native-figures")]
     together = [name for name in checks if name not in alone]
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(run_group, [name for name in together if not wanted or name in wanted]))
