@@ -4,6 +4,7 @@ import sys
 import warnings
 
 import torch
+import torch._inductor.config
 from torch import nn
 
 import scenarios
@@ -23,6 +24,7 @@ class Net(nn.Module):
 
 def main(mode):
     torch.set_num_threads(1)
+    torch._inductor.config.cpp_cache_precompile_headers = False  # for a few kernels, compiling the headers takes longer
     warnings.simplefilter("ignore")  # about global hooks of modules
     if mode != "plain":
         import headroom.torch as plugin

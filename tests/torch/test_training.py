@@ -11,8 +11,9 @@ import environment
 
 environment.skip_without_pytorch()
 
-# The part of the peak that the limit leaves. More than a half only where one op needs more: oneDNN's LSTM.
-PARTS = {"gpt": 0.5, "conv": 0.5, "mixed": 0.5, "accumulate": 0.5, "exceptions": 0.5, "saved": 0.5, "shapes": 0.5, "lstm": 0.65}
+# The part of the peak that the limit leaves. More than a half only where one op needs more: the backward pass of one layer of oneDNN's LSTM uses 55% of
+# the peak at once, more than half of that as workspace.
+PARTS = {"gpt": 0.5, "conv": 0.5, "mixed": 0.5, "accumulate": 0.5, "exceptions": 0.5, "saved": 0.5, "shapes": 0.5, "lstm": 0.57}
 SCALE = float(os.environ.get("HR_TEST_SCALE", "1"))
 STEPS = round(20 * SCALE) if SCALE > 1 else 6
 
