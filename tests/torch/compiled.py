@@ -24,7 +24,8 @@ class Net(nn.Module):
 
 def main(mode):
     torch.set_num_threads(1)
-    torch._inductor.config.cpp_cache_precompile_headers = False  # for a few kernels, compiling the headers takes longer
+    torch._inductor.config.cpp_cache_precompile_headers = False  # this, and looking for vector instructions, takes longer than the rest
+    torch._inductor.config.cpp.vec_isa_ok = False
     warnings.simplefilter("ignore")  # about global hooks of modules
     if mode != "plain":
         import headroom.torch as plugin
