@@ -71,7 +71,22 @@ def collectives(rank):
         yield total
 
 
-SCENARIOS = {function.__name__: function for function in (ddp, fsdp1, fsdp2, collectives)}
+def messages(rank):
+    """Memory is short while a message is pending that the other process sends only after it got one: an op that waited for it would wait forever."""
+    size = 1 << 19
+    received = torch.empty(size)
+    work = dist.irecv(received, 1 - rank)
+    kept = [torch.full((2 * size,), float(i)) for i in range(12)]  # 48 MiB, more than the limit
+    try:
+        torch.ones(1 << 25).sum()
+    except torch.OutOfMemoryError:
+        pass
+    dist.send(torch.full((size,), float(rank)), 1 - rank)
+    work.wait()
+    yield received.sum() + sum(tensor.sum() for tensor in kept)
+
+
+SCENARIOS = {function.__name__: function for function in (ddp, fsdp1, fsdp2, collectives, messages)}
 
 
 def main(mode, rank, store, limit=None):

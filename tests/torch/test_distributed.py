@@ -53,6 +53,9 @@ class Distributed(unittest.TestCase):
     def test_tensors_of_collectives_stay_until_they_are_complete(self):
         self.check("collectives")
 
+    def test_memory_that_is_short_does_not_wait_for_messages(self):
+        self.check("messages")
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,4 +1,4 @@
-/* shared.h - marks internal functions and variables of libheadroom that libheadroom_runtime and libheadroom_analysis use.
+/* shared.h - marks internal functions and variables of libheadroom that libheadroom_runtime, libheadroom_analysis or a test beside them use.
  *
  * They are exported under the version HEADROOM_PRIVATE (cmake/symbols.map), which only libraries of the same version may use. Inside libheadroom
  * they are protected, so that calls to them do not go through the PLT. */
