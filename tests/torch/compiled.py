@@ -1,7 +1,6 @@
 """torch.compile, as a program: `compiled.py plain` or `compiled.py LIMIT` prints JSON with the exact losses and a digest of all weights."""
 import json
 import sys
-import warnings
 
 import torch
 import torch._inductor.config
@@ -26,7 +25,6 @@ def main(mode):
     torch.set_num_threads(1)
     torch._inductor.config.cpp_cache_precompile_headers = False  # this, and looking for vector instructions, takes longer than the rest
     torch._inductor.config.cpp.vec_isa_ok = False
-    warnings.simplefilter("ignore")  # about global hooks of modules
     if mode != "plain":
         import headroom.torch as plugin
         plugin.install(limit=mode, lms=True, device="cpu", movable="64KiB", verify=True)

@@ -12,6 +12,7 @@ module's path when it first runs; arguments of the outermost module.
 """
 import functools
 import threading
+import warnings
 import weakref
 
 import torch
@@ -43,6 +44,8 @@ class Names:
         self.in_step = False
 
     def install(self):
+        # The program has not installed these hooks, and that they run once more for a compiled module only names it.
+        warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
         nn_module.register_module_forward_pre_hook(self.enter)
         nn_module.register_module_forward_hook(self.leave, always_call=True)
         nn_module.register_module_parameter_registration_hook(self.registered)
