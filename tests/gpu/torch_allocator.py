@@ -11,6 +11,7 @@ import ctypes
 import faulthandler
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -810,6 +811,17 @@ def sharing():
 
 # ---- running them ----
 
+def stack_of_crash(command):
+    """The C stack of a command that crashes, where a debugger is installed."""
+    debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
+    if not debugger:
+        return ""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        result = subprocess.run([debugger, "-batch", "-ex", "run", "-ex", "bt 40", "--args", *command], capture_output=True, text=True, timeout=240)
+        return result.stdout[result.stdout.find("received signal"):][:6000]
+    return ""
+
+
 def run_group(name):
     begin = time.monotonic()
     command = [sys.executable, __file__, "--only", name] + (["--native"] if NATIVE else [])
@@ -822,6 +834,8 @@ def run_group(name):
     if code not in (0, 1):
         failed += 1
         output += f"FAILED group {name}: {'signal ' + str(-code) if isinstance(code, int) and code < 0 else code}\n{errors[-3000:]}\n"
+        if isinstance(code, int) and code < 0:
+            output += stack_of_crash(command)
     elif failed:
         output += errors[-1500:]
     print(f"== {name}, {time.monotonic() - begin:.1f} s\n{output}", end="", flush=True)
