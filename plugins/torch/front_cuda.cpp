@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <sstream>
 
 namespace headroom {
 
@@ -123,13 +122,15 @@ void fail_allocation(Gpu &gpu, hr_status status, size_t bytes)
 
 [[noreturn]] static void fail_at_cap(Gpu &gpu, size_t bytes, uint64_t used, uint64_t cap)
 {
-	std::ostringstream text;
-	text << "Headroom: out of memory. " << bytes << " bytes were requested on cuda:" << int(gpu.index) << "; " << used << " of " << cap
-	     << " bytes are in use. The limit is that of " << (cap == gpu.limit ? "headroom.torch.install(limit=...), of which memory pools hold " : "torch.cuda.set_per_process_memory_fraction(); memory pools hold ")
-	     << gpu.pool_segment_bytes << " bytes. Raise it, or release memory pools and CUDA graphs that are not used";
+	bool installed = cap == gpu.limit;
+	std::string pools = std::to_string(gpu.pool_segment_bytes.load());
+	std::string text = "Headroom: out of memory. " + std::to_string(bytes) + " bytes were requested on cuda:" + std::to_string(int(gpu.index)) + "; " +
+		std::to_string(used) + " of " + std::to_string(cap) + " bytes are in use. The limit is that of " +
+		(installed ? "headroom.torch.install(limit=...), of which memory pools hold " : "torch.cuda.set_per_process_memory_fraction(); memory pools hold ") +
+		pools + " bytes. Raise it, or release memory pools and CUDA graphs that are not used";
 	gpu.ooms++;
 	notify_observers(gpu, bytes);
-	TORCH_CHECK_WITH(OutOfMemoryError, false, text.str());
+	TORCH_CHECK_WITH(OutOfMemoryError, false, text);
 	__builtin_unreachable();
 }
 

@@ -222,6 +222,27 @@ static void out_of_memory_is_counted_and_observed()
 	MUST(allocator->allocate(200 * MIB).get());
 }
 
+static void memory_of_pools_counts_against_the_limit()
+{
+	const MempoolId_t id{0, 6};
+	int64_t base = allocated(), ooms = allocator->getDeviceStats(0).num_ooms;
+	allocator->beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
+	c10::DataPtr in_pool = allocator->allocate(400 * MIB);
+	MUST(message_of([] { allocator->allocate(700 * MIB); }).find("out of memory") != std::string::npos); // of the pool itself
+	allocator->endAllocateToPool(0, id);
+	for (int i = 0; i < 3; i++) {
+		std::string message = message_of([] { allocator->allocate(700 * MIB); });
+		MUST(message.find("install(limit=...)") != std::string::npos && message.find("memory pools hold 419430400 bytes") != std::string::npos);
+		MUST(allocator->allocate(200 * MIB).get());
+	}
+	MUST(allocator->getDeviceStats(0).num_ooms == ooms + 4);
+	in_pool.clear();
+	allocator->releasePool(0, id);
+	allocator->emptyCache({0, 0});
+	MUST(allocator->allocate(700 * MIB).get());
+	MUST(allocated() == base);
+}
+
 static void streams_of_any_number_get_memory()
 {
 	int64_t base = allocated();
@@ -510,7 +531,8 @@ int main(int count, char **arguments)
 	MUST(allocator->name() == "headroom" && allocator->initialized());
 	static const struct { const char *name; void (*run)(); } checks[] = {
 #define CHECK(name) {#name, name}
-		CHECK(statistics_count_every_block), CHECK(out_of_memory_is_counted_and_observed), CHECK(streams_of_any_number_get_memory),
+		CHECK(statistics_count_every_block), CHECK(out_of_memory_is_counted_and_observed),
+		CHECK(memory_of_pools_counts_against_the_limit), CHECK(streams_of_any_number_get_memory),
 		CHECK(external_streams_may_be_destroyed), CHECK(a_capture_allocates_in_its_pool), CHECK(frees_in_a_pool_wait_for_recorded_streams),
 		CHECK(checkpoints_restore_a_pool), CHECK(a_pool_exists_while_it_is_used), CHECK(snapshots_have_every_block),
 		CHECK(only_shareable_tensors_are_shared), CHECK(threads_share_no_byte), CHECK(the_history_is_a_ring),
