@@ -1,6 +1,11 @@
 // cuda_front.cpp - the CUDA front of plugins/torch without a card: the emulated device stands for the GPU, and this program supplies the functions of
 // CUDA's runtime that the front calls. Kernels are not run; capture is a flag of a stream. It checks the bookkeeping: which memory is handed out, reused,
 // counted and returned, and that no event is recorded on a stream that is captured or destroyed.
+//
+// With RUNTIME_ONLY it is a library of these functions, for a Python that loads it first; with DRIVER_ONLY, what PyTorch needs of the driver.
+#ifdef DRIVER_ONLY
+extern "C" int cuDevicePrimaryCtxGetState(int, unsigned *flags, int *active) { *flags = 0; *active = 1; return 0; }
+#else
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <headroom.h>
@@ -107,10 +112,29 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *address) { mem
 cudaError_t cudaIpcOpenMemHandle(void **address, cudaIpcMemHandle_t handle, unsigned) { memcpy(address, &handle, sizeof *address); return cudaSuccess; }
 cudaError_t cudaIpcCloseMemHandle(void *) { return cudaSuccess; }
 
+#ifdef RUNTIME_ONLY
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *device, int)
+{
+	memset(device, 0, sizeof *device);
+	strcpy(device->name, "none");
+	device->major = 9;
+	device->totalGlobalMem = 1024 * MIB;
+	device->multiProcessorCount = 1;
+	device->warpSize = 32;
+	return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) { *value = 1; return cudaSuccess; }
+cudaError_t cudaRuntimeGetVersion(int *version) { *version = 13000; return cudaSuccess; }
+cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) { *can = 0; return cudaSuccess; }
+#endif
+
 // The emulated device has streams of its own.
 hr_status hr_stream_import(hr_device device, uint64_t, hr_stream *out) { return hr_stream_create(device, out); }
 hr_status hr_cuda_check(void) { return HR_OK; }
 
+#ifdef RUNTIME_ONLY
+}
+#else
 struct Settings {
 	uint64_t limit, movable, host_limit;
 	const char *spill_dir, *policy;
@@ -547,3 +571,5 @@ int main(int count, char **arguments)
 	printf("ok\n");
 	return 0;
 }
+#endif // RUNTIME_ONLY
+#endif // DRIVER_ONLY

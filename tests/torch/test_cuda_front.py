@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The bookkeeping of the CUDA front, without a card: cuda_front.cpp, linked with the compiled plug-in. Needs PyTorch and the headers of a CUDA toolkit."""
+"""The CUDA front without a card: cuda_front.cpp, linked with the compiled plug-in for its bookkeeping, and below a Python program for what PyTorch makes of
+it. Needs PyTorch and the headers of a CUDA toolkit."""
 import subprocess
 import tempfile
 import unittest
@@ -37,8 +38,80 @@ for mode in ([], ["lms"]):
     subprocess.run([output, *mode], env=environment, check=True)
 """
 
+# Programs that launch no kernels run with torch.cuda as on a card.
+PYTHON_PROGRAM = """
+import os, subprocess, sys
+from pathlib import Path
+from headroom.torch import _build
+try:
+    command = _build.compile_command(cuda=True)
+except _build.BuildError as error:
+    print("skipped:", error)
+    raise SystemExit(0)
+folder = Path(sys.argv[2])
+for option, name in (("-DRUNTIME_ONLY", "runtime.so"), ("-DDRIVER_ONLY", "libcuda.so.1")):
+    subprocess.run(command + [option, "-fvisibility=default", "-shared", sys.argv[1], "-o", str(folder / name)], check=True)
+child = dict(os.environ, HEADROOM_EMULATED="memory=1GiB", LD_PRELOAD=str(folder / "runtime.so"), LD_LIBRARY_PATH=str(folder))
+raise SystemExit(subprocess.run([sys.executable, "-c", sys.argv[3]], env=child).returncode)
+"""
+
+LIMITS = """
+import faulthandler, sys, warnings
+faulthandler.enable()
+warnings.simplefilter("ignore")
+import torch
+import headroom.torch
+MIB = 1 << 20
+headroom.torch.install(device="cuda", limit="900MiB")
+torch.cuda.init()
+seen = []
+torch._C._cuda_attach_out_of_memory_observer(lambda *values: seen.append(values))
+
+def tensor(size):
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+def fails(size, text):
+    before, calls = torch.cuda.memory_allocated(), len(seen)
+    try:
+        tensor(size)
+    except torch.OutOfMemoryError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError("no OutOfMemoryError")
+    assert torch.cuda.memory_allocated() == before and len(seen) == calls + 1
+
+for turn in range(3):
+    first = tensor(100 * MIB)
+    fails(850 * MIB, "out of memory")
+    torch.cuda.set_per_process_memory_fraction(0.5)
+    fails(600 * MIB, "set_per_process_memory_fraction")
+    second = tensor(300 * MIB)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    pool = torch.cuda.MemPool()
+    del second
+    with torch.cuda.use_mem_pool(pool):
+        third = tensor(400 * MIB)
+    fails(600 * MIB, "install(limit=...)")
+    fourth = tensor(300 * MIB)
+    assert torch.cuda.memory_allocated() == 800 * MIB
+    del first, third, fourth, pool
+    torch.cuda.empty_cache()
+    assert torch.cuda.memory_allocated() == 0
+    fifth = tensor(850 * MIB)
+    del fifth
+assert torch.cuda.memory_stats()["num_ooms"] == 9 == len(seen)
+print("ok")
+"""
+
 
 class CudaFront(unittest.TestCase):
+    def test_a_limit_raises_and_the_program_continues(self):
+        with tempfile.TemporaryDirectory() as folder:
+            result = environment.run_python("-c", PYTHON_PROGRAM, HERE / "cuda_front.cpp", folder, LIMITS)
+            self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-6000:])
+            self.assertIn(result.stdout.split(":")[0].strip(), ("ok", "skipped"))
+            print(result.stdout, end="")
+
     def test_memory_is_counted_reused_and_returned(self):
         with tempfile.TemporaryDirectory() as folder:
             result = environment.run_python("-c", PROGRAM, HERE / "cuda_front.cpp", Path(folder) / "cuda_front")
