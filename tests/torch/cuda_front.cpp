@@ -342,6 +342,50 @@ static void a_capture_allocates_in_its_pool()
 	MUST(pool_bytes(id) == 0 && allocated() == base && allocator->getPoolUseCount(0, id) == 0);
 }
 
+// What make_graphed_callables does: a forward graph, and a backward graph whose memory is allocated by autograd's thread, in one pool.
+static void graphs_of_a_pool_keep_their_memory()
+{
+	const MempoolId_t id{0, 10};
+	int64_t base = allocated();
+	c10::DataPtr output, gradient;
+	void *temporary = nullptr;
+	{
+		Capture forward(id);
+		temporary = allocator->allocate(5 * MIB).get(); // freed again
+		output = allocator->allocate(5 * MIB);
+		MUST(output.get() == temporary);
+	}
+	c10::DataPtr static_gradient = allocator->allocate(5 * MIB); // between the captures: not of the pool
+	MUST(pool_bytes(id) == 20 * MIB);
+	{
+		Capture backward(id);
+		c10::cuda::CUDAStream stream = backward.stream;
+		std::thread autograd([&] {
+			c10::cuda::CUDAStreamGuard guard(stream);
+			gradient = allocator->allocate(5 * MIB);
+		});
+		autograd.join();
+		MUST(gradient.get() != output.get() && gradient.get() != static_gradient.get());
+	}
+	MUST(allocator->checkPoolLiveAllocations(0, id, {output.get(), gradient.get()}));
+	void *freed = gradient.get();
+	gradient.clear();
+	{
+		c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+		std::vector<c10::DataPtr> others;
+		for (int i = 0; i < 20; i++) {
+			others.push_back(allocator->allocate(5 * MIB));
+			MUST(others.back().get() != freed); // the graph writes there when it is replayed
+		}
+	}
+	output.clear();
+	static_gradient.clear();
+	allocator->releasePool(0, id);
+	allocator->releasePool(0, id);
+	allocator->emptyCache({0, 0});
+	MUST(pool_bytes(id) == 0 && allocated() == base);
+}
+
 static void frees_in_a_pool_wait_for_recorded_streams()
 {
 	const MempoolId_t id{8, 0};
@@ -557,7 +601,8 @@ int main(int count, char **arguments)
 #define CHECK(name) {#name, name}
 		CHECK(statistics_count_every_block), CHECK(out_of_memory_is_counted_and_observed),
 		CHECK(memory_of_pools_counts_against_the_limit), CHECK(streams_of_any_number_get_memory),
-		CHECK(external_streams_may_be_destroyed), CHECK(a_capture_allocates_in_its_pool), CHECK(frees_in_a_pool_wait_for_recorded_streams),
+		CHECK(external_streams_may_be_destroyed), CHECK(a_capture_allocates_in_its_pool), CHECK(graphs_of_a_pool_keep_their_memory),
+		CHECK(frees_in_a_pool_wait_for_recorded_streams),
 		CHECK(checkpoints_restore_a_pool), CHECK(a_pool_exists_while_it_is_used), CHECK(snapshots_have_every_block),
 		CHECK(only_shareable_tensors_are_shared), CHECK(threads_share_no_byte), CHECK(the_history_is_a_ring),
 #undef CHECK
