@@ -215,6 +215,12 @@ HR_API void hr_pin_group_end(void); /* without a beginning, it has no effect */
  * on the host, and the next call tries again. */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_get_address(hr_tensor tensor, void **out);
 
+/* The address of an evicted tensor's host copy; waits until the copy is complete. The device can access it too, over the link. What is written
+ * there is the tensor's contents when it is restored; the caller makes sure that no other thread restores it meanwhile.
+ * HR_INVALID_ARGUMENT when the tensor is not evicted, HR_UNSUPPORTED when its copy is in the file of spill_dir or the tensor is
+ * fixed. */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_get_host_address(hr_tensor tensor, void **out);
+
 typedef enum hr_tensor_state {
 	HR_TENSOR_NEW = 1,   /* no contents and no memory yet */
 	HR_TENSOR_ACTIVE,    /* resident and pinned */

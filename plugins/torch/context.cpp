@@ -13,6 +13,7 @@ namespace headroom {
 FrontTable front{};
 hr_allocator allocator{};
 bool lms_enabled = false;
+bool verifies = false;
 size_t movable_bytes = DEFAULT_MOVABLE_BYTES;
 thread_local ThreadNames names;
 
@@ -122,6 +123,7 @@ hr_status open_allocator(hr_device device, const Settings &settings, const Front
 	front = table;
 	if (settings.movable) movable_bytes = settings.movable;
 	lms_enabled = settings.lms != 0;
+	verifies = settings.verify != 0;
 	register_callbacks();
 	return HR_OK;
 }
@@ -170,6 +172,11 @@ HR_API int64_t headroom_torch_violations(char *text, size_t capacity)
 	int64_t count = headroom::unpin_failures(&first);
 	snprintf(text, capacity, "%s", first.c_str());
 	return count;
+}
+
+HR_API int64_t headroom_torch_ops_on_host(void)
+{
+	return headroom::ops_on_host();
 }
 
 HR_API int64_t headroom_torch_pinned_records(void)

@@ -62,7 +62,7 @@ extern "C" HR_API hr_status headroom_torch_install_cpu(const headroom::Settings 
 	if (status) return status;
 	if ((status = hr_device_find("EMU:0", &device)) && (status = hr_device_find("GPU:0", &device))) return status;
 	if (!guard_open()) return HR_NO_HOST_MEMORY;
-	status = open_allocator(device, *settings, {c10::DeviceType::CPU, cpu_stream, settings->rests_on_copy != 0});
+	status = open_allocator(device, *settings, {c10::DeviceType::CPU, cpu_stream, settings->rests_on_copy != 0, nullptr});
 	if (status) return status;
 	previous_allocator = c10::GetCPUAllocator();
 	pthread_atfork(nullptr, nullptr, [] { forked = true; });

@@ -79,6 +79,12 @@ c10::DeviceIndex gpu_count()
 }
 
 // For movable tensors. A stream without a number is synchronized instead.
+static void synchronize_current()
+{
+	cudaStream_t stream = cuda::getCurrentCUDAStream(LMS_DEVICE).stream();
+	if (!is_capturing(stream)) (void)cudaStreamSynchronize(stream); // as below
+}
+
 static hr_stream current_stream()
 {
 	Gpu &gpu = gpu_of(LMS_DEVICE);
@@ -611,7 +617,7 @@ extern "C" HR_API hr_status headroom_torch_install_cuda(const headroom::Settings
 	if (status || (status = hr_device_find("GPU:0", &device))) return status;
 	if (!guard_open()) return HR_NO_HOST_MEMORY;
 	limit_setting = settings->limit;
-	if ((status = open_allocator(device, *settings, {c10::DeviceType::CUDA, current_stream, true}))) return status;
+	if ((status = open_allocator(device, *settings, {c10::DeviceType::CUDA, current_stream, true, synchronize_current}))) return status;
 	c10::SetAllocator(c10::DeviceType::CUDA, instance, 0);
 	native::allocator.store(instance);
 	return HR_OK;

@@ -10,7 +10,8 @@
 // - What an op allocates stays pinned until the outermost op ends: an inner empty() returns before the kernel that fills it runs. What empty()
 //   itself returns to the program stays pinned until an op uses it, because code such as torch.tensor() fills it without an op.
 // - An exception in a callback is logged and swallowed, and the op goes on. If the inputs cannot be pinned, they are replaced by storages that throw
-//   on access until the op ends, and the op's first allocation throws.
+//   on access until the op ends, and the op's first allocation throws. CUDA storages are left at their host copies instead: an op that allocates
+//   nothing runs on those.
 #include "plugin.h"
 
 #include <ATen/SparseTensorImpl.h>
@@ -117,6 +118,7 @@ struct Frame {
 	hr_name outer_name = HR_NAME_NONE;
 	std::vector<Replaced> replaced;
 	bool failed = false;
+	bool on_host = false; // some of its inputs are host copies
 };
 
 struct Thread {
@@ -232,12 +234,52 @@ static void replace_storage(c10::TensorImpl *tensor, const c10::Storage &storage
 	const_cast<c10::Storage &>(tensor->unsafe_storage()) = storage;
 }
 
+// From now on the op's allocations throw.
+static void begin_failure(hr_status status)
+{
+	if (thread.failures++ > 0) return;
+	thread.failure = status;
+	thread.failure_text = failure_text(status);
+}
+
+static std::atomic<int64_t> host_ops{0};
+
+int64_t ops_on_host()
+{
+	return host_ops;
+}
+
+// Pins those of thread.records that fit, one by one. The others stay evicted, and the op uses their host copies, which the device can access: slowly.
+// An op that needs new memory fails, because its allocation throws. False if the contents of one cannot be used where they are.
+static bool run_on_host(Frame &frame, hr_status status)
+{
+	if (!front.rests_on_copy || status != HR_OUT_OF_MEMORY || verifies) return false;
+	begin_failure(status); // the message of the whole op
+	frame.on_host = true;
+	bool usable = true;
+	for (size_t i = 0; i < thread.records.size(); i++) {
+		Record *record = thread.records[i];
+		if (pin_records(&record, &thread.accesses[i], 1) == HR_OK) {
+			thread.pinned.push_back(record);
+			record->op_writes = thread.accesses[i] != HR_READ;
+			record->op = thread.op;
+		}
+	}
+	for (Record *record : thread.records)
+		if (record->op != thread.op && !rest_on_host(record)) usable = false;
+	return usable;
+}
+
+static void end_on_host(Frame &frame)
+{
+	if (front.synchronize) front.synchronize(); // a restore reads what the op may have written
+	frame.on_host = false;
+	if (--thread.failures == 0 && !frame.failed) host_ops++; // ops inside it do not count
+}
+
 static void fail_op(Frame &frame, const at::RecordFunction &function, hr_status status)
 {
-	if (thread.failures++ == 0) {
-		thread.failure = status;
-		thread.failure_text = failure_text(status);
-	}
+	begin_failure(status);
 	frame.failed = true;
 	auto visit = [&](const at::Tensor &tensor) {
 		c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
@@ -284,7 +326,7 @@ static void pin_inputs(Frame &frame, const at::RecordFunction &function, const O
 	if (thread.records.empty()) return;
 	hr_status status = pin_records(thread.records.data(), thread.accesses.data(), thread.records.size());
 	if (status) {
-		fail_op(frame, function, status);
+		if (!run_on_host(frame, status)) fail_op(frame, function, status);
 		return;
 	}
 	for (size_t i = 0; i < thread.records.size(); i++) {
@@ -391,6 +433,7 @@ static void end_op(const at::RecordFunction &function, at::ObserverContext *)
 	if (lms_enabled) {
 		adopt_outputs(frame, function);
 		if (frame.collective) end_collective(frame, function);
+		if (frame.on_host) end_on_host(frame);
 		if (frame.failed) end_failure(frame);
 	}
 	hr_op_set(frame.outer_name);

@@ -47,6 +47,7 @@ struct FrontTable {
 	// Where a storage points while it is not pinned. false: at an address without access, whether it was evicted or not, so that a use which no
 	// op announced faults at once. true: at its memory, or at its host copy when it was evicted, so that such a read is slow and right.
 	bool rests_on_copy;
+	void (*synchronize)(); // waits for the stream of the calling thread; nullptr = nothing to wait for
 };
 
 struct Settings {
@@ -68,6 +69,7 @@ void *guard_address(size_t bytes);
 extern FrontTable front;
 extern hr_allocator allocator;
 extern bool lms_enabled;
+extern bool verifies; // settings.verify
 
 // Storages below this size never move: pinning costs more than they could give. Blocks of 64 KiB and less come from pages of their own.
 extern size_t movable_bytes;
@@ -128,6 +130,9 @@ hr_status pin_records(Record *const *records, const hr_access *accesses, size_t 
 // Unpins [records], and gives up the allocation pins of those of [fresh] that are adopted and whose contents were used. Releases all of them.
 void unpin_records(Record *const *records, size_t count, Record *const *fresh = nullptr, size_t fresh_count = 0);
 
+// Points the storage of a record without pins at its host copy, once that is complete. False if it has none in memory, or is not evicted.
+bool rest_on_host(Record *record);
+
 // Pins the tensor for as long as it lives: its address has left PyTorch.
 hr_status keep_record(Record *record);
 
@@ -144,6 +149,8 @@ int64_t unpin_failures(std::string *text);
 void register_callbacks();
 // Called by allocate: a record that the current op of the thread has created. Outside of ops it has no effect.
 void op_allocated(Record *record);
+// Ops that ran on host copies, because their inputs did not fit on the device.
+int64_t ops_on_host();
 // Throws if the current op of the thread could not be given its inputs. Called by allocate, because PyTorch swallows exceptions of callbacks.
 void op_check();
 

@@ -263,6 +263,15 @@ void *record_identity(Record *record)
 	return guard_of(record);
 }
 
+bool rest_on_host(Record *record)
+{
+	void *address;
+	if (hr_tensor_get_host_address(record->tensor, &address)) return false;
+	std::lock_guard<std::mutex> guard(table().lock);
+	if (record->pins == 0 && !record->dead) set_address(record, address);
+	return true;
+}
+
 // Called by the engine, before it gives the memory of an unpinned tensor to another.
 static void contents_moved(void *user, void *address)
 {

@@ -708,6 +708,10 @@ static void test_a_program_is_told_where_contents_move(void)
 	CHECK_EQ(sight.calls, 1);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
 	expect_bytes(sight.address, 7, 4 * MIB);
+	CHECK_STATUS(HR_OK, hr_tensor_get_host_address(tensor, &at));
+	CHECK(at == sight.address);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_get_host_address(other, &at));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_get_host_address(tensor, NULL));
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(other));
 	expect(tensor, 7);
 	CHECK_EQ(sight.calls, 1);

@@ -85,6 +85,29 @@ class Plugin(unittest.TestCase):
             assert plugin._plugin.headroom_torch_pinned_records() == 0
         """)
 
+    def test_an_op_that_allocates_nothing_runs_on_host_copies_where_the_front_says_so(self):
+        self.run_program("""
+            install(limit="16MB", _rests_on_copy=True)
+            a, b, c = (torch.full((1 << 20,), float(i)) for i in range(3))   # 4 MiB each
+            kept = torch.full((1 << 20,), 9.0)
+            plugin.pin(kept)
+            d = torch.full((1 << 20,), 7.0)
+            for i in range(3):
+                torch._foreach_add_([a, b, c], [d, d, d])
+            assert plugin.lms_stats()["num_ops_on_host"] == 3, plugin.lms_stats()
+            for tensor, value in ((a, 21.0), (b, 22.0), (c, 23.0), (d, 7.0), (kept, 9.0)):
+                assert tensor.min().item() == tensor.max().item() == value, value
+            try:
+                torch._foreach_add([a, b, c], [d, d, d])    # needs new memory
+                raise SystemExit("no error")
+            except torch.OutOfMemoryError as error:
+                assert "Headroom: out of memory" in str(error), error
+            for tensor, value in ((a, 21.0), (b, 22.0), (c, 23.0), (d, 7.0), (kept, 9.0)):
+                assert tensor.min().item() == tensor.max().item() == value, value
+            del a, b, c, d, kept, tensor
+            assert plugin._plugin.headroom_torch_pinned_records() == 0
+        """)
+
     def test_mistakes_of_installation_have_clear_errors(self):
         self.run_program("""
             def raises(kind, text, function, *args, **options):

@@ -119,13 +119,17 @@ def holders(by="tag"):
 
 
 def lms_stats():
-    """Evictions, restores, copied bytes and the rest of HR_LMS_STATS_TABLE (headroom_lms.h). All 0 before the first large tensor."""
+    """Evictions, restores, copied bytes and the rest of HR_LMS_STATS_TABLE (headroom_lms.h), and the ops that ran on host copies. All 0 before the first large
+    tensor."""
+    plugin = _need()
     try:
-        return _stats.lms_stats(_need().headroom_torch_allocator())
+        values = _stats.lms_stats(plugin.headroom_torch_allocator())
     except _library.Error as error:
         if error.status != "HR_NOT_READY":
             raise
-        return dict.fromkeys(_stats.LMS_FIELDS, 0)
+        values = dict.fromkeys(_stats.LMS_FIELDS, 0)
+    values["num_ops_on_host"] = plugin.headroom_torch_ops_on_host()
+    return values
 
 
 def check():

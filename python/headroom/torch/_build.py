@@ -135,8 +135,9 @@ def load(cuda):
     plugin = ctypes.CDLL(str(path))
     plugin.headroom_torch_allocator.restype = ctypes.c_uint64
     plugin.headroom_torch_allocator.argtypes = []
-    plugin.headroom_torch_pinned_records.restype = ctypes.c_int64
-    plugin.headroom_torch_pinned_records.argtypes = []
+    for name in ("headroom_torch_pinned_records", "headroom_torch_ops_on_host"):
+        getattr(plugin, name).restype = ctypes.c_int64
+        getattr(plugin, name).argtypes = []
     plugin.headroom_torch_violations.restype = ctypes.c_int64
     plugin.headroom_torch_violations.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
     for name in ("headroom_torch_set_scope", "headroom_torch_set_tag"):
