@@ -141,10 +141,11 @@ typedef struct hr_tensor_options {
 	hr_name op, scope, tag; /* as in hr_request */
 	hr_shape shape;
 	hr_dtype dtype;
-	/* Called when the contents of a tensor without pins move, for programs that must not lose sight of them. [address]: where they can be
-	 * read until the next call or pin: its host copy when it is evicted, its device memory when the host copy is dropped; NULL if
-	 * they cannot be read now (they are in the file of spill_dir, or the copy is not done). The device has not reused the old memory
-	 * yet. Called with locks held, from any thread that makes room: it must not call Headroom. NULL (default) = none */
+	/* Called when the contents of the tensor move, for programs that read tensors without pins. [address]: where they can be read until the
+	 * next call or pin: its host copy when it is evicted, its device memory when a host copy is dropped; NULL if they cannot be read
+	 * now (they are in the file of spill_dir, or the copy is not done). The device has not reused the old memory yet. Not called for
+	 * a pin that restores the tensor, nor when it is destroyed. Called with locks held, from any thread that makes room or pins the
+	 * tensor: it must not call Headroom. NULL (default) = none */
 	void (*moved)(void *user, void *address);
 	void *user; /* passed to moved */
 } hr_tensor_options;

@@ -732,10 +732,43 @@ static void test_a_program_is_told_where_contents_move(void)
 	expect_bytes(sight.address, 8, 4 * MIB);
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_HOST));
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
+	CHECK_EQ(sight.calls, 3); /* not when it is destroyed */
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-TEST_MAIN(T(test_a_program_is_told_where_contents_move), T(test_a_tensor_goes_through_its_states), T(test_contents_survive_eviction_and_restore), T(test_a_clean_tensor_is_evicted_without_a_copy),
+/* An eviction that no stream waits for: the contents can be read only once the copy is done, which a slow link makes visible. */
+static void test_a_copy_that_is_under_way_is_not_reported(void)
+{
+	hr_lms_options lms = lms_options("lru");
+	device = fixture_emulated(256 * MIB, 64 * KIB, 50 * MIB);
+	allocator = fixture_allocator(device, 64 * MIB);
+	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms));
+	hr_tensor_options options;
+	struct sight sight = { &sight, 0 };
+	hr_tensor tensor;
+	void *at;
+	hr_tensor_options_init(&options);
+	options.bytes = 16 * MIB; /* 320 ms */
+	options.moved = note_moved;
+	options.user = &sight;
+	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
+	fill(tensor, 9);
+	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
+	CHECK_EQ(sight.calls, 1);
+	CHECK(sight.address == NULL);
+	CHECK_STATUS(HR_OK, hr_tensor_get_host_address(tensor, &at)); /* waits */
+	expect_bytes(at, 9, 16 * MIB);
+	expect(tensor, 9);
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor)); /* without a copy: the first one is valid, and done */
+	CHECK_EQ(sight.calls, 2);
+	CHECK(sight.address == at);
+	expect_bytes(sight.address, 9, 16 * MIB);
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+TEST_MAIN(T(test_a_program_is_told_where_contents_move), T(test_a_copy_that_is_under_way_is_not_reported), T(test_a_tensor_goes_through_its_states), T(test_contents_survive_eviction_and_restore), T(test_a_clean_tensor_is_evicted_without_a_copy),
           T(test_overwriting_restores_nothing), T(test_statistics_add_up), T(test_one_tensor_that_makes_room_is_enough),
           T(test_plain_requests_evict_tensors_too), T(test_several_neighbours_are_evicted_for_a_large_request),
           T(test_everything_inactive_is_evicted_before_a_request_fails), T(test_an_op_that_cannot_fit_is_named_with_its_tensors),

@@ -182,6 +182,9 @@ hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch
 #define HR__MARKS 4096u
 hr_status hr__device_mark(hr__device *device, hr_stream stream, uint64_t *epoch);
 
+/* Whether [stream] is known to have finished the work that it was given up to [epoch]. Does not block. */
+bool hr__device_has_finished(hr__device *device, hr_stream stream, uint64_t epoch);
+
 /* Completion time of the work before mark [epoch] of [stream], in ns on a clock of the device with an arbitrary zero, comparable
  * only between marks. HR_NOT_READY while the work is unfinished; HR_INVALID_HANDLE when the mark is unknown or no longer kept;
  * HR_UNSUPPORTED on devices without event times. About 3 us on a GPU. Does not block. */

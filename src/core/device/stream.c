@@ -505,6 +505,23 @@ hr_status hr__device_mark(hr__device *device, hr_stream stream, uint64_t *epoch)
 	return status;
 }
 
+bool hr__device_has_finished(hr__device *device, hr_stream stream, uint64_t epoch)
+{
+	hr__physical *physical = device->physical;
+	HR_ASSERT(stream < HR_STREAM_MAX);
+	if (!hr__has_streams(physical)) return true; /* all work is done when a call returns */
+	hr__lock_take(&physical->stream_lock);
+	hr__streams *streams = physical->streams;
+	bool finished = hr__load_relaxed(&streams->done[stream]) > epoch;
+	const mark *found = finished ? NULL : oldest_above(streams->rings[stream], epoch);
+	if (found && hr__call_event_query(physical, found->event) == HR_OK) {
+		raise_to(&streams->done[stream], found->epoch);
+		finished = true;
+	}
+	hr__lock_release(&physical->stream_lock);
+	return finished;
+}
+
 hr_status hr__device_mark_time(hr__device *device, hr_stream stream, uint64_t epoch, uint64_t *ns)
 {
 	hr__physical *physical = device->physical;

@@ -27,7 +27,7 @@ void hr__record_array_free(hr__record_array *array, size_t item)
 void hr__record_clear(hr__record *record)
 {
 	record->tensors.count = record->ops.count = record->uses.count = record->intervals.count = record->timed = 0;
-	record->measured = record->broken = false;
+	record->measured = record->broken = record->ended = false;
 	record->signature = UINT64_C(0xcbf29ce484222325);
 }
 
@@ -114,6 +114,7 @@ void hr__record_end_interval(hr__record *record, uint64_t mark)
 
 void hr__record_close_intervals(hr__record *record)
 {
+	record->ended = true;
 	if (record->intervals.count > record->timed && !HR__RECORD_AT(hr__recorded_interval, record->intervals, record->intervals.count - 1).end)
 		record->intervals.count--;
 }
@@ -124,7 +125,7 @@ void hr__record_time(hr__device *device, hr__record *record, uint32_t most)
 	for (; record->timed < record->intervals.count && most; record->timed++, most--) {
 		const hr__recorded_interval *interval = &HR__RECORD_AT(hr__recorded_interval, record->intervals, record->timed);
 		uint64_t begin = 0, end = 0;
-		if (!interval->end && interval->op == record->ops.count - 1) return; /* it may not have ended */
+		if (!record->ended && interval->op == record->ops.count - 1) return; /* it may not have ended */
 		if (!interval->end) continue;
 		hr_status status = hr__device_mark_time(device, interval->stream, interval->begin, &begin);
 		if (!status) status = hr__device_mark_time(device, interval->stream, interval->end, &end);

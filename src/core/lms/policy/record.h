@@ -57,6 +57,7 @@ typedef struct hr__record {
 	hr__record_array intervals;          /* hr__recorded_interval */
 	uint32_t timed;                      /* intervals whose time is known, or never will be */
 	bool measured, broken;               /* at least one op was timed; host memory ran out */
+	bool ended;                          /* the step has ended: so has its last interval */
 	uint64_t signature;                  /* hash of all events in order: equal for steps that are alike */
 } hr__record;
 

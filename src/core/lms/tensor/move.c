@@ -128,7 +128,7 @@ static void set_copy(hr__tensor *tensor, hr__host_copy copy)
 	hr__lock_release(&tensor->lms->lock);
 }
 
-static void tell_moved(const hr__tensor *tensor, uint64_t address)
+static void report_moved(const hr__tensor *tensor, uint64_t address)
 {
 	if (tensor->moved) tensor->moved(tensor->user, (void *)(uintptr_t)address);
 }
@@ -140,7 +140,7 @@ static void drop_copy(hr__tensor *tensor)
 	hr__host_copy copy = tensor->copy;
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	if (!copy.bytes) return;
-	if (tensor->address) tell_moved(tensor, tensor->address);
+	if (tensor->address) report_moved(tensor, tensor->address);
 	hr__state_set_copy(tensor, (hr__host_copy){ 0 });
 	if (hr__tensor_is_shadowed(tensor)) hr__fixed_drop_shadow(tensor);
 	else hr__host_drop(lms->host, &copy, hr__load_relaxed(&tensor->restore_epoch) ? lms->in_stream : lms->out_stream);
@@ -275,11 +275,11 @@ static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *stream
 static uint64_t readable_copy(const hr__tensor *tensor, hr_stream next)
 {
 	hr__lms *lms = tensor->lms;
-	uint64_t copied = hr__load_relaxed(&tensor->copy_epoch), ns;
+	uint64_t copied = hr__load_relaxed(&tensor->copy_epoch);
 	if (!tensor->copy.address) return 0;
 	if (next == HR_STREAM_HOST) return !copied || !order(lms, next, bit(lms->out_stream), copied) ? tensor->copy.address : 0;
 	bool waits = next != lms->in_stream && next != lms->out_stream;
-	return waits || !copied || !hr__device_mark_time(lms->device, lms->out_stream, copied, &ns) ? tensor->copy.address : 0;
+	return waits || !copied || hr__device_has_finished(lms->device, lms->out_stream, copied) ? tensor->copy.address : 0;
 }
 
 hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream)
@@ -294,7 +294,7 @@ hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream)
 		status = hr__fixed_unmap(tensor);
 	} else {
 		status = last_users(tensor, stream, &streams, &epoch);
-		if (!status && tensor->moved) tell_moved(tensor, readable_copy(tensor, stream));
+		if (!status && tensor->moved) report_moved(tensor, readable_copy(tensor, stream)); /* readable_copy may wait */
 		if (!status) status = hr__block_give(lms->allocator, tensor->address, streams, epoch, true);
 	}
 	if (status) return status;
@@ -527,6 +527,7 @@ hr_status hr__move_release(hr__tensor *tensor)
 	hr__lms *lms = tensor->lms;
 	bool had_contents = tensor->address || tensor->copy.bytes;
 	hr_status status = HR_OK;
+	if (hr__state_place(tensor) == HR__PLACE_DESTROYING) tensor->moved = NULL;
 	if (hr__tensor_owns_pages(tensor)) {
 		status = hr__fixed_release(tensor);
 		if (status) return status;
@@ -634,6 +635,7 @@ static void set_address(hr__tensor *tensor, uint64_t to, uint64_t epoch)
 		                              .bytes = tensor->device_bytes });
 	tensor->address = to;
 	set_copy_as_last_use(tensor, epoch);
+	report_moved(tensor, 0); /* the copy is still under way */
 }
 
 /* Copies it to memory allocated at [to]. On failure it stays where it was. */
@@ -674,6 +676,7 @@ static void set_displaced(hr__tensor *tensor, hr__host_copy copy)
 	drop_copy(tensor);
 	hr__state_set_copy(tensor, copy);
 	hr__state_set_displaced(tensor);
+	report_moved(tensor, 0); /* its device memory has no contents now */
 	hr__lock_release(&lms->lock);
 }
 
