@@ -216,11 +216,15 @@ HR_API void hr_pin_group_end(void); /* without a beginning, it has no effect */
  * on the host, and the next call tries again. */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_get_address(hr_tensor tensor, void **out);
 
-/* The address of an evicted tensor's host copy; waits until the copy is complete. The device can access it too, over the link. What is written
- * there is the tensor's contents when it is restored; the caller makes sure that no other thread restores it meanwhile.
- * HR_INVALID_ARGUMENT when the tensor is not evicted, HR_UNSUPPORTED when its copy is in the file of spill_dir or the tensor is
- * fixed. */
-HR_API HR_CHECK_RESULT hr_status hr_tensor_get_host_address(hr_tensor tensor, void **out);
+/* Use an evicted tensor where it is: *out receives the address of its host copy, which the device can access too, over the link. What is
+ * written there is the tensor's contents when it is restored. Waits until the copy is complete. Until the end, which must come from the
+ * same thread and after all work on the copy is done, the tensor stays evicted: pins and other calls on it wait, so the thread itself
+ * must not make any.
+ *
+ * HR_INVALID_ARGUMENT  the tensor is not evicted; or an end without a beginning
+ * HR_UNSUPPORTED       its copy is in the file of spill_dir, or the tensor is fixed */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_host_begin(hr_tensor tensor, void **out);
+HR_API hr_status hr_tensor_host_end(hr_tensor tensor);
 
 typedef enum hr_tensor_state {
 	HR_TENSOR_NEW = 1,   /* no contents and no memory yet */

@@ -93,7 +93,12 @@ bool collective_begin(const std::vector<c10::IValue> &outputs, bool message, std
 
 bool collectives_release()
 {
-	if (pending().count.load(std::memory_order_relaxed) == 0) return false;
+	thread_local bool busy = false; // a Work written in Python may run ops when it is asked
+	if (busy || pending().count.load(std::memory_order_relaxed) == 0) return false;
+	struct Busy {
+		Busy() { busy = true; }
+		~Busy() { busy = false; }
+	} in_use;
 	std::vector<Pending> taken;
 	{
 		std::lock_guard<std::mutex> guard(pending().lock);

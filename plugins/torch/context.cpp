@@ -108,6 +108,7 @@ static hr_status configure_lms(const Settings &settings)
 
 hr_status open_allocator(hr_device device, const Settings &settings, const FrontTable &table)
 {
+	if (!layout_is_known()) return HR_UNSUPPORTED; // a version of PyTorch whose DataPtr has another layout
 	hr_allocator_options options;
 	hr_allocator_options_init(&options);
 	options.name = "pytorch";

@@ -118,7 +118,8 @@ struct Frame {
 	hr_name outer_name = HR_NAME_NONE;
 	std::vector<Replaced> replaced;
 	bool failed = false;
-	bool on_host = false; // some of its inputs are host copies
+	bool on_host = false; // it runs with what fits of its inputs
+	std::vector<Record *> host_copies; // those that do not fit
 };
 
 struct Thread {
@@ -126,6 +127,7 @@ struct Thread {
 	size_t depth = 0;          // frames
 	size_t ops = 0;            // frames of ops, and regions
 	size_t failures = 0;       // frames of ops whose inputs could not be pinned
+	bool refused = false;      // such an op needed new memory
 	hr_status failure = HR_OK;
 	std::string failure_text;
 	uint64_t op = 0;           // number of the current outermost op: unique in the process
@@ -155,6 +157,7 @@ void op_allocated(Record *record)
 void op_check()
 {
 	if (thread.failures == 0) return;
+	thread.refused = true;
 	TORCH_CHECK_WITH(OutOfMemoryError, thread.failure != HR_OUT_OF_MEMORY, thread.failure_text);
 	TORCH_CHECK(false, thread.failure_text);
 }
@@ -249,32 +252,37 @@ int64_t ops_on_host()
 	return host_ops;
 }
 
-// Pins those of thread.records that fit, one by one. The others stay evicted, and the op uses their host copies, which the device can access: slowly.
-// An op that needs new memory fails, because its allocation throws. False if the contents of one cannot be used where they are.
-static bool run_on_host(Frame &frame, hr_status status)
+// Pins those of [records] that fit, one by one. The others stay evicted, and the op uses their host copies, which the device can access: slowly. An op that
+// needs new memory fails, because its allocation throws. False if the contents of one cannot be used where they are.
+static bool run_on_host(Frame &frame, const std::vector<Record *> &records, const std::vector<hr_access> &accesses, hr_status status)
 {
 	if (!front.rests_on_copy || status != HR_OUT_OF_MEMORY || verifies) return false;
 	begin_failure(status); // the message of the whole op
 	frame.on_host = true;
-	bool usable = true;
-	for (size_t i = 0; i < thread.records.size(); i++) {
-		Record *record = thread.records[i];
-		if (pin_records(&record, &thread.accesses[i], 1) == HR_OK) {
-			thread.pinned.push_back(record);
-			record->op_writes = thread.accesses[i] != HR_READ;
-			record->op = thread.op;
-		}
+	for (size_t i = 0; i < records.size(); i++) {
+		Record *record = records[i];
+		bool pinned = pin_records(&record, &accesses[i], 1) == HR_OK;
+		// A plan may have restored it meanwhile.
+		if (!pinned && !begin_on_host(record) && !(pinned = pin_records(&record, &accesses[i], 1) == HR_OK)) return false;
+		(pinned ? thread.pinned : frame.host_copies).push_back(record);
+		record->op_writes = !pinned || accesses[i] != HR_READ;
+		record->op = thread.op; // ops inside this one do not pin it again
 	}
-	for (Record *record : thread.records)
-		if (record->op != thread.op && !rest_on_host(record)) usable = false;
-	return usable;
+	return true;
 }
 
-static void end_on_host(Frame &frame)
+static void end_host_run(Frame &frame)
 {
 	if (front.synchronize) front.synchronize(); // a restore reads what the op may have written
+	for (Record *record : frame.host_copies) {
+		record->op = 0;
+		end_on_host(record);
+	}
+	frame.host_copies.clear();
 	frame.on_host = false;
-	if (--thread.failures == 0 && !frame.failed) host_ops++; // ops inside it do not count
+	if (--thread.failures > 0) return; // an op inside another
+	if (!frame.failed && !thread.refused) host_ops++;
+	thread.refused = false;
 }
 
 static void fail_op(Frame &frame, const at::RecordFunction &function, hr_status status)
@@ -324,17 +332,18 @@ static void pin_inputs(Frame &frame, const at::RecordFunction &function, const O
 	}
 	if (!info.collective) skip_pinned(); // a collective's pins are its own
 	if (thread.records.empty()) return;
-	hr_status status = pin_records(thread.records.data(), thread.accesses.data(), thread.records.size());
-	if (status) {
-		if (!run_on_host(frame, status)) fail_op(frame, function, status);
-		return;
+	// Waiting for a collective may run other ops on this thread, which use the lists.
+	std::vector<Record *> records = std::move(thread.records);
+	std::vector<hr_access> accesses = std::move(thread.accesses);
+	hr_status status = pin_records(records.data(), accesses.data(), records.size());
+	for (size_t i = 0; i < records.size() && !status; i++) {
+		thread.pinned.push_back(records[i]);
+		records[i]->op_writes = accesses[i] != HR_READ;
+		records[i]->op = thread.op;
 	}
-	for (size_t i = 0; i < thread.records.size(); i++) {
-		Record *record = thread.records[i];
-		thread.pinned.push_back(record);
-		record->op_writes = thread.accesses[i] != HR_READ;
-		record->op = thread.op;
-	}
+	if (status && !run_on_host(frame, records, accesses, status)) fail_op(frame, function, status);
+	thread.records = std::move(records); // keeps their memory
+	thread.accesses = std::move(accesses);
 }
 
 static void adopt_outputs(const Frame &frame, const at::RecordFunction &function)
@@ -393,10 +402,10 @@ static void end_outermost()
 
 static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &function)
 {
+	collectives_release(); // may run other ops on this thread
 	Frame &frame = push_frame();
 	const OpInfo *info = op_info(function);
 	if (!info) return nullptr;
-	collectives_release();
 	frame.is_op = true;
 	frame.collective = info->collective;
 	frame.message = info->message;
@@ -433,7 +442,7 @@ static void end_op(const at::RecordFunction &function, at::ObserverContext *)
 	if (lms_enabled) {
 		adopt_outputs(frame, function);
 		if (frame.collective) end_collective(frame, function);
-		if (frame.on_host) end_on_host(frame);
+		if (frame.on_host) end_host_run(frame);
 		if (frame.failed) end_failure(frame);
 	}
 	hr_op_set(frame.outer_name);

@@ -110,12 +110,16 @@ struct Record {
 	bool adopted = false;
 	bool kept = false;        // resident for its life
 	bool dead = false;        // PyTorch has freed it
+	bool on_host = false;     // an op uses its host copy
 	bool workspace = false;   // has that tag, because no op had it as a tensor
 
 	~Record();
 };
 
 void record_release(Record *record);
+
+// Whether the address is where set_address writes it, in the DataPtr of this PyTorch.
+bool layout_is_known();
 
 // Memory for PyTorch. Throws c10::OutOfMemoryError.
 c10::DataPtr allocate(size_t bytes, c10::Device device);
@@ -130,8 +134,10 @@ hr_status pin_records(Record *const *records, const hr_access *accesses, size_t 
 // Unpins [records], and gives up the allocation pins of those of [fresh] that are adopted and whose contents were used. Releases all of them.
 void unpin_records(Record *const *records, size_t count, Record *const *fresh = nullptr, size_t fresh_count = 0);
 
-// Points the storage of a record without pins at its host copy, once that is complete. False if it has none in memory, or is not evicted.
-bool rest_on_host(Record *record);
+// Points the storage of an evicted record at its host copy, once that is complete, and keeps it evicted until end_on_host. False if it has no host copy
+// in memory, or is not evicted. A reference is held meanwhile.
+bool begin_on_host(Record *record);
+void end_on_host(Record *record);
 
 // Pins the tensor for as long as it lives: its address has left PyTorch.
 hr_status keep_record(Record *record);

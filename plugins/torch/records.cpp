@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -127,6 +128,8 @@ static void engine_unpin(const hr_tensor *tensors, size_t count)
 	if (table().unpin_failures++ == 0) table().unpin_failure = std::move(text);
 }
 
+static bool take_on_host(Record *record);
+
 // Gives up all pins: PyTorch has freed the storage, so no op can use it any more, except work that is queued to the stream already.
 static void destroy_record(Record *record)
 {
@@ -139,6 +142,7 @@ static void destroy_record(Record *record)
 	}
 	if (pins) table().pinned--;
 	for (; pins > 0; pins--) engine_unpin(&record->tensor, 1);
+	if (take_on_host(record)) hr_tensor_host_end(record->tensor);
 	// HR_IN_USE: another thread has ended an op on it, and is about to tell the engine.
 	while (hr_tensor_destroy(record->tensor) == HR_IN_USE) sched_yield();
 	record_release(record);
@@ -172,14 +176,21 @@ static void name_record(Record *record, hr_name tag)
 	(void)ignored;
 }
 
-// Makes the storage point at [address]. With the lock held.
+// Makes the storage point at [address]. With the lock held. Another thread may be destroying the storage, whose context it then takes without a lock: so
+// only the address is written, the first field of a DataPtr (layout_is_known), which is of no use to a storage without a context.
 static void set_address(Record *record, c10::StorageImpl *storage, void *address)
 {
 	c10::DataPtr &data = storage->_mutable_data_ptr_no_checks();
-	if (data.get_context() != record || data.get() == address) return; // another DataPtr has taken its place meanwhile
-	c10::Device device = data.device();
-	data.release_context();
-	storage->set_data_ptr_noswap(c10::DataPtr(address, record, free_record, device));
+	if (data.get_context() == record) __atomic_store_n(reinterpret_cast<void **>(&data), address, __ATOMIC_RELAXED);
+}
+
+bool layout_is_known()
+{
+	int target = 0;
+	c10::DataPtr data(&target, c10::Device(c10::DeviceType::CPU));
+	void *first;
+	memcpy(&first, &data, sizeof first);
+	return first == &target;
 }
 
 static void set_address(Record *record, void *address)
@@ -226,20 +237,25 @@ Record *record_of(c10::StorageImpl *storage)
 
 // ---- pins ----
 
-hr_status pin_records(Record *const *records, const hr_access *accesses, size_t count)
+static hr_status engine_pin(Record *const *records, const hr_access *accesses, size_t count)
 {
 	thread_local std::vector<hr_pin> pins;
 	pins.clear();
 	for (size_t i = 0; i < count; i++) pins.push_back({records[i]->tensor, accesses[i]});
-	hr_status status = hr_tensor_pin_all(pins.data(), count, front.stream());
-	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = hr_tensor_pin_all(pins.data(), count, front.stream());
+	return hr_tensor_pin_all(pins.data(), count, front.stream());
+}
+
+hr_status pin_records(Record *const *records, const hr_access *accesses, size_t count)
+{
+	hr_status status = engine_pin(records, accesses, count);
+	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = engine_pin(records, accesses, count);
 	if (status) return status;
 	for (size_t i = 0; i < count; i++) {
 		void *address = nullptr;
 		status = hr_tensor_get_address(records[i]->tensor, &address);
 		if (status) { // a move on the device failed: give back everything
 			unpin_records(records, i);
-			hr_tensor_unpin_all(pins.data() + i, count - i, front.stream());
+			for (size_t j = i; j < count; j++) engine_unpin(&records[j]->tensor, 1);
 			return status;
 		}
 		std::lock_guard<std::mutex> guard(table().lock);
@@ -263,13 +279,30 @@ void *record_identity(Record *record)
 	return guard_of(record);
 }
 
-bool rest_on_host(Record *record)
+bool begin_on_host(Record *record)
 {
 	void *address;
-	if (hr_tensor_get_host_address(record->tensor, &address)) return false;
+	if (hr_tensor_host_begin(record->tensor, &address)) return false;
 	std::lock_guard<std::mutex> guard(table().lock);
-	if (record->pins == 0 && !record->dead) set_address(record, address);
+	record->on_host = true;
+	record->references++;
+	set_address(record, address);
 	return true;
+}
+
+// Whether the use of the host copy ends now: not if the storage was freed meanwhile.
+static bool take_on_host(Record *record)
+{
+	std::lock_guard<std::mutex> guard(table().lock);
+	bool was = record->on_host;
+	record->on_host = false;
+	return was;
+}
+
+void end_on_host(Record *record)
+{
+	if (take_on_host(record)) hr_tensor_host_end(record->tensor);
+	record_release(record);
 }
 
 // Called by the engine, before it gives the memory of an unpinned tensor to another.

@@ -708,10 +708,13 @@ static void test_a_program_is_told_where_contents_move(void)
 	CHECK_EQ(sight.calls, 1);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
 	expect_bytes(sight.address, 7, 4 * MIB);
-	CHECK_STATUS(HR_OK, hr_tensor_get_host_address(tensor, &at));
+	CHECK_STATUS(HR_OK, hr_tensor_host_begin(tensor, &at));
 	CHECK(at == sight.address);
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_get_host_address(other, &at));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_get_host_address(tensor, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_host_begin(tensor, &at)); /* begun already */
+	CHECK_STATUS(HR_OK, hr_tensor_host_end(tensor));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_host_end(tensor));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_host_begin(other, &at));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_host_begin(tensor, NULL));
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(other));
 	expect(tensor, 7);
 	CHECK_EQ(sight.calls, 1);
@@ -756,14 +759,16 @@ static void test_a_copy_that_is_under_way_is_not_reported(void)
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
 	CHECK_EQ(sight.calls, 1);
 	CHECK(sight.address == NULL);
-	CHECK_STATUS(HR_OK, hr_tensor_get_host_address(tensor, &at)); /* waits */
+	CHECK_STATUS(HR_OK, hr_tensor_host_begin(tensor, &at)); /* waits */
 	expect_bytes(at, 9, 16 * MIB);
-	expect(tensor, 9);
+	memset(at, 10, 16 * MIB);
+	CHECK_STATUS(HR_OK, hr_tensor_host_end(tensor));
+	expect(tensor, 10);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor)); /* without a copy: the first one is valid, and done */
 	CHECK_EQ(sight.calls, 2);
 	CHECK(sight.address == at);
-	expect_bytes(sight.address, 9, 16 * MIB);
+	expect_bytes(sight.address, 10, 16 * MIB);
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }

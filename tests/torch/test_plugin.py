@@ -102,6 +102,7 @@ class Plugin(unittest.TestCase):
                 raise SystemExit("no error")
             except torch.OutOfMemoryError as error:
                 assert "Headroom: out of memory" in str(error), error
+            assert plugin.lms_stats()["num_ops_on_host"] == 3
             for tensor, value in ((a, 21.0), (b, 22.0), (c, 23.0), (d, 7.0), (kept, 9.0)):
                 assert tensor.min().item() == tensor.max().item() == value, value
             del a, b, c, d, kept, tensor

@@ -334,26 +334,40 @@ hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream)
 	return status;
 }
 
-hr_status hr_tensor_get_host_address(hr_tensor handle, void **out)
+/* The tensor is claimed as if it were restored, so that other threads wait. */
+hr_status hr_tensor_host_begin(hr_tensor handle, void **out)
 {
 	hr_status status = HR_OK;
 	char name[HR__TENSOR_NAME];
-	const hr__tensor *tensor = hr__tensor_of(handle, &status);
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
 	if (!tensor) return status;
-	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_get_host_address: out is NULL");
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_host_begin: out is NULL");
 	hr__lms *lms = tensor->lms;
-	hr__lock_take(&lms->lock);
-	uint64_t word = hr__load_acquire(&tensor->word);
-	bool evicted = word >> 32 == handle.id >> 32 && hr__word_place(word) == HR__PLACE_EVICTED;
+	if (!hr__state_begin_restore(tensor, handle.id, HR__PLACE_EVICTED))
+		return hr__fail(HR_INVALID_ARGUMENT, "%s is not evicted", hr__tensor_name(tensor, name, sizeof name));
 	uint64_t address = hr__tensor_owns_pages(tensor) ? 0 : tensor->copy.address, copied = hr__load_relaxed(&tensor->copy_epoch);
-	hr__lock_release(&lms->lock);
-	if (word >> 32 != handle.id >> 32) return hr__tensor_fail_closed(handle);
-	hr__tensor_name(tensor, name, sizeof name);
-	if (!evicted) return hr__fail(HR_INVALID_ARGUMENT, "%s is not evicted", name);
-	if (!address) return hr__fail(HR_UNSUPPORTED, "%s has no host copy in memory that can be accessed", name);
-	if (copied) status = order(lms, HR_STREAM_HOST, bit(lms->out_stream), copied);
-	if (!status) *out = (void *)(uintptr_t)address;
-	return status;
+	if (!address) status = hr__fail(HR_UNSUPPORTED, "%s has no host copy in memory that can be accessed", hr__tensor_name(tensor, name, sizeof name));
+	else if (copied) status = order(lms, HR_STREAM_HOST, bit(lms->out_stream), copied);
+	if (status) {
+		hr__state_end_restore(tensor, HR__PLACE_EVICTED, false);
+		return status;
+	}
+	tensor->on_host = true;
+	*out = (void *)(uintptr_t)address;
+	return HR_OK;
+}
+
+hr_status hr_tensor_host_end(hr_tensor handle)
+{
+	hr_status status = HR_OK;
+	char name[HR__TENSOR_NAME];
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
+	if (!tensor) return status;
+	if (hr__state_place(tensor) != HR__PLACE_RESTORING || !tensor->on_host)
+		return hr__fail(HR_INVALID_ARGUMENT, "%s: hr_tensor_host_end without hr_tensor_host_begin", hr__tensor_name(tensor, name, sizeof name));
+	tensor->on_host = false;
+	hr__state_end_restore(tensor, HR__PLACE_EVICTED, false);
+	return HR_OK;
 }
 
 /* ---- restoring ---- */

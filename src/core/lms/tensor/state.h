@@ -129,6 +129,7 @@ typedef struct hr__tensor {
 	struct hr__shadow *shadow; /* if it owns pages: host pages mapped there while it is evicted (fixed.c); NULL = none were made, or
 	                            * they were released */
 	uint64_t sum;              /* verify: checksum of its contents at the last unpin */
+	bool on_host;              /* while RESTORING: between hr_tensor_host_begin and _end */
 	bool eviction_traced;      /* the recording already has its eviction, written when the copy was made */
 
 	/* WHAT IT IS. Immutable while it exists, except scope and tag (hr_tensor_set_names). Atomic where a thread with a stale handle may read it while another thread destroys

@@ -127,6 +127,7 @@ static void init_tensor(hr__tensor *tensor, hr__lms *lms, const hr_tensor_option
 	tensor->copy = (hr__host_copy){ 0 };
 	tensor->bytes = options->bytes;
 	tensor->alignment = options->alignment;
+	tensor->on_host = false;
 	tensor->moved = options->moved;
 	tensor->user = options->user;
 	hr__atomic_u64 *const times[] = { &tensor->use_streams, &tensor->use_epoch,    &tensor->restore_epoch, &tensor->copy_epoch,
