@@ -6,7 +6,11 @@
 
 #include <cstdio>
 #include <cstring>
+#include <mutex>
+#include <unordered_map>
 #include <vector>
+
+#include <pthread.h>
 
 namespace headroom {
 
@@ -16,6 +20,34 @@ bool lms_enabled = false;
 bool verifies = false;
 size_t movable_bytes = DEFAULT_MOVABLE_BYTES;
 thread_local ThreadNames names;
+
+// PyTorch names the threads of its backward pass. The threads that a program starts begin with the name of their parent, but are not made by them.
+hr_name ThreadNames::initial_tag()
+{
+	static const hr_name gradients = hr_name_intern("gradients");
+	char name[16] = "";
+	return pthread_getname_np(pthread_self(), name, sizeof name) == 0 && strncmp(name, "pt_autograd", 11) == 0 ? gradients : HR_NAME_NONE;
+}
+
+// ---- modules ----
+
+// Scopes of modules, by the address of the Python object. Python adds them when a module first runs, and removes them with the module.
+struct Modules {
+	std::mutex lock;
+	std::unordered_map<uint64_t, hr_name> scopes;
+};
+
+static Modules &modules()
+{
+	static auto *instance = new Modules;
+	return *instance;
+}
+
+struct Entered {
+	uint64_t module;
+	ThreadNames before;
+};
+static thread_local std::vector<Entered> entered; // the modules whose forward runs, outermost first
 
 // ---- messages ----
 
@@ -145,6 +177,50 @@ HR_API hr_name headroom_torch_set_scope(hr_name scope)
 	hr_name before = headroom::names.scope;
 	headroom::names.scope = scope;
 	return before;
+}
+
+HR_API void headroom_torch_watch_ops(int on)
+{
+	headroom::watch_ops(on != 0);
+}
+
+// A scope of HR_NAME_NONE forgets the module.
+HR_API void headroom_torch_set_module(uint64_t module, hr_name scope)
+{
+	auto &known = headroom::modules();
+	std::lock_guard<std::mutex> guard(known.lock);
+	if (scope == HR_NAME_NONE) known.scopes.erase(module);
+	else known.scopes[module] = scope;
+}
+
+// The forward of a module begins. 0: done; 1: done, and it is the outermost one; 2: its scope is not known, and nothing was done.
+HR_API int headroom_torch_enter(uint64_t module)
+{
+	using namespace headroom;
+	static const hr_name activations = hr_name_intern("activations"), gradients = hr_name_intern("gradients");
+	hr_name scope;
+	{
+		std::lock_guard<std::mutex> guard(modules().lock);
+		auto found = modules().scopes.find(module);
+		if (found == modules().scopes.end()) return 2;
+		scope = found->second;
+	}
+	entered.push_back({module, names});
+	names.scope = scope;
+	names.tag = activations;
+	return entered.size() == 1 && entered.back().before.tag != gradients; // in a backward pass, modules run again for a checkpoint
+}
+
+// The forward of a module ends, and so do those inside it that raised an exception before their hook was called.
+HR_API void headroom_torch_leave(uint64_t module)
+{
+	using namespace headroom;
+	static const hr_name activations = hr_name_intern("activations"), inputs = hr_name_intern("inputs");
+	for (bool found = false; !entered.empty() && !found; entered.pop_back()) {
+		found = entered.back().module == module;
+		names = entered.back().before;
+		if (names.tag == inputs) names.tag = activations; // what follows a forward, such as the loss, is part of it
+	}
 }
 
 HR_API hr_name headroom_torch_set_tag(hr_name tag)

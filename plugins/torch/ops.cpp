@@ -23,6 +23,7 @@
 #include <array>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -524,11 +525,26 @@ static void end_node(const at::RecordFunction &, at::ObserverContext *context)
 	if (context) names = static_cast<NodeContext *>(context)->before;
 }
 
+void watch_ops(bool on)
+{
+	static std::mutex lock;
+	static std::vector<at::CallbackHandle> handles;
+	std::lock_guard<std::mutex> guard(lock);
+	if (on == !handles.empty() || (!on && lms_enabled)) return;
+	if (on) {
+		handles.push_back(at::addGlobalCallback(
+			at::RecordFunctionCallback(start_op, end_op).needsInputs(lms_enabled).needsOutputs(lms_enabled).scopes({at::RecordScope::FUNCTION})));
+		handles.push_back(at::addGlobalCallback(at::RecordFunctionCallback(start_node, end_node).scopes({at::RecordScope::BACKWARD_FUNCTION})));
+	} else {
+		for (at::CallbackHandle handle : handles) at::removeCallback(handle);
+		handles.clear();
+	}
+}
+
 void register_callbacks()
 {
-	at::addGlobalCallback(at::RecordFunctionCallback(start_op, end_op).needsInputs(lms_enabled).needsOutputs(lms_enabled).scopes({at::RecordScope::FUNCTION}));
+	if (lms_enabled) watch_ops(true);
 	if (lms_enabled) at::addGlobalCallback(at::RecordFunctionCallback(start_user_range, end_user_range).scopes({at::RecordScope::USER_SCOPE}));
-	at::addGlobalCallback(at::RecordFunctionCallback(start_node, end_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
 }
 
 } // namespace headroom

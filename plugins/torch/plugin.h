@@ -82,7 +82,8 @@ hr_status open_allocator(hr_device device, const Settings &settings, const Front
 
 struct ThreadNames {
 	hr_name scope = HR_NAME_NONE;
-	hr_name tag = HR_NAME_NONE;
+	hr_name tag = initial_tag();
+	static hr_name initial_tag(); // "gradients" on the threads of the backward pass of a GPU
 };
 extern thread_local ThreadNames names;
 
@@ -153,6 +154,9 @@ int64_t unpin_failures(std::string *text);
 // ---- ops ----
 
 void register_callbacks();
+// Whether PyTorch announces ops, so that allocations are named after them. Large Model Support always needs that; otherwise it is for recordings, because it
+// takes 0.3 us for each op.
+void watch_ops(bool on);
 // Called by allocate: a record that the current op of the thread has created. Outside of ops it has no effect.
 void op_allocated(Record *record);
 // Ops that ran on host copies, because their inputs did not fit on the device.

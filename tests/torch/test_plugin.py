@@ -48,7 +48,7 @@ class Plugin(unittest.TestCase):
     def test_out_of_memory_is_pytorchs_error_with_a_report(self):
         for lms in (False, True):
             self.run_program(f"""
-                install(lms={lms})
+                install(lms={lms}, ops=True)
                 kept = torch.nn.Linear(512, 512)
                 try:
                     torch.ones(1 << 25)
@@ -64,6 +64,23 @@ class Plugin(unittest.TestCase):
                 except ValueError as error:
                     assert "no report" in str(error)
             """)
+
+    def test_ops_are_named_only_where_asked_for(self):
+        """Announcing ops takes time for each of them; an allocator without Large Model Support must not."""
+        self.run_program("""
+            import os, tempfile
+            install(limit=None, lms=False)
+            net = torch.nn.Linear(512, 512)
+            kept = net(torch.ones(64, 512))
+            assert not plugin.holders("op").get("aten::addmm") and "weights" in plugin.holders("tag"), plugin.holders("op")
+            with tempfile.TemporaryDirectory() as folder:
+                with plugin.profile(os.path.join(folder, "run.hrt")):
+                    also = net(torch.ones(64, 512))
+            assert plugin.holders("op")["aten::addmm"] == also.untyped_storage().nbytes(), plugin.holders("op")
+            del also
+            after = net(torch.ones(64, 512))
+            assert not plugin.holders("op").get("aten::addmm")
+        """)
 
     def test_an_op_that_allocates_nothing_fails_and_leaves_its_tensors_intact(self):
         self.run_program("""

@@ -33,6 +33,7 @@ class NotInstalled(RuntimeError):
 _plugin = None
 _hooks = None
 _lms = False
+_ops = False
 _device = None
 _by_run = False
 
@@ -54,17 +55,18 @@ def _check_host_limit(limit):
         raise ValueError(f"limit is {sizes.format_size(limit)}, above the host's memory of {sizes.format_size(host)}. Give less, or None for all of it")
 
 
-def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=None, spill_dir=None, policy=None, verify=False, _rests_on_copy=False):
+def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=None, spill_dir=None, policy=None, verify=False, ops=None, _rests_on_copy=False):
     """Makes Headroom the allocator of PyTorch's tensors on [device]: "cuda", before the first CUDA tensor, or "cpu".
 
     limit       most bytes on the device, such as "26GB"; None = all of it
     lms         Large Model Support: tensors that no op is using are moved to the host when the limit is reached; None = as HEADROOM_LMS says, or off
     movable     the least size of a tensor that is moved
     host_limit, spill_dir, policy, verify    as in docs/lms.md
+    ops         whether memory is named after the ops that allocate it, which takes about 0.3 us for each op; None = with lms, and while a recording runs
 
     A failure leaves PyTorch as it was: AlreadyInstalled, BuildError, UnsupportedVersion, RuntimeError (no CUDA device, or it was used already), ValueError (a bad
     argument or limit), or another headroom.Error."""
-    global _plugin, _hooks, _lms, _device
+    global _plugin, _hooks, _lms, _device, _ops
     if _by_run:
         warnings.warn("Headroom was installed by `headroom run`, whose settings are used, not those of this call. `headroom run --device none` leaves it to the program",
                       stacklevel=2)
@@ -99,6 +101,8 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
         _compiled.install()
     _hooks = _names.Names(plugin, kind)
     _hooks.install()
+    _ops = bool(_lms or (ops if ops is not None else any(os.environ.get(name) for name in ("HEADROOM_TRACE", "HEADROOM_TENSORBOARD"))))
+    plugin.headroom_torch_watch_ops(_ops)
 
 
 def _install_by_run(device):
@@ -176,11 +180,13 @@ def shareable():
 @contextlib.contextmanager
 def profile(path):
     """Records what happens inside the `with` to a new file: `headroom report FILE` shows it by op, module and step."""
-    _need()
+    plugin = _need()
     start_trace(path)
+    plugin.headroom_torch_watch_ops(1)
     try:
         yield
     finally:
+        plugin.headroom_torch_watch_ops(_ops)
         stop_trace()
 
 

@@ -140,6 +140,14 @@ def load(cuda):
         getattr(plugin, name).argtypes = []
     plugin.headroom_torch_violations.restype = ctypes.c_int64
     plugin.headroom_torch_violations.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
+    plugin.headroom_torch_watch_ops.restype = None
+    plugin.headroom_torch_watch_ops.argtypes = [ctypes.c_int]
+    plugin.headroom_torch_set_module.restype = None
+    plugin.headroom_torch_set_module.argtypes = [ctypes.c_uint64, ctypes.c_uint32]
+    plugin.fast = ctypes.PyDLL(str(path))  # keeps the GIL: for short calls
+    for name, result in (("headroom_torch_enter", ctypes.c_int), ("headroom_torch_leave", None)):
+        getattr(plugin.fast, name).restype = result
+        getattr(plugin.fast, name).argtypes = [ctypes.c_uint64]
     for name in ("headroom_torch_set_scope", "headroom_torch_set_tag"):
         getattr(plugin, name).restype = ctypes.c_uint32
         getattr(plugin, name).argtypes = [ctypes.c_uint32]

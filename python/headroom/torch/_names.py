@@ -11,7 +11,6 @@ What a tensor is for may be known only later, so some are named again: parameter
 module's path when it first runs; arguments of the outermost module.
 """
 import functools
-import threading
 import warnings
 import weakref
 
@@ -34,10 +33,8 @@ class Names:
         self.plugin = plugin
         self.device_type = device_type
         self.allocator = plugin.headroom_torch_allocator()
-        self.paths = weakref.WeakKeyDictionary()  # module: number of its name
+        self.paths = {}                           # id of a module: number of its name, and a reference that removes the entry with the module
         self.lazy = weakref.WeakSet()             # modules that make their parameters in their first forward
-        self.local = threading.local()            # .stack: what to restore when each running module ends
-        self.activations = intern("activations")
         self.inputs = intern("inputs")
         self.optimizer = intern("optimizer")
         self.weights = intern("weights")
@@ -46,8 +43,9 @@ class Names:
     def install(self):
         # The program has not installed these hooks, and that they run once more for a compiled module only names it.
         warnings.filterwarnings("ignore", message="Using `torch.compile.module.` when there are global hooks")
-        nn_module.register_module_forward_pre_hook(self.enter)
-        nn_module.register_module_forward_hook(self.leave, always_call=True)
+        entering, leaving = self.module_hooks()
+        nn_module.register_module_forward_pre_hook(entering)
+        nn_module.register_module_forward_hook(leaving, always_call=True)
         nn_module.register_module_parameter_registration_hook(self.registered)
         nn_module.register_module_buffer_registration_hook(self.registered)
         torch_optimizer.register_optimizer_step_pre_hook(self.begin_update)
@@ -91,48 +89,53 @@ class Names:
 
     # ---- modules ----
 
-    def stack(self):
-        if not hasattr(self.local, "stack"):
-            self.local.stack = []
-        return self.local.stack
+    def forget(self, number):
+        self.paths.pop(number, None)
+        self.plugin.headroom_torch_set_module(number, 0)
 
-    def name_of(self, module, outermost):
-        if outermost or module not in self.paths:
-            root = type(module).__name__
-            for path, part in module.named_modules():
-                if outermost or part not in self.paths:
-                    scope = self.paths[part] = intern(path or root)
-                    self.name_weights(part, scope)
-        return self.paths[module]
+    def add(self, module, scope):
+        number = id(module)
+        self.paths[number] = (scope, weakref.ref(module, lambda _: self.forget(number)))
+        self.plugin.headroom_torch_set_module(number, scope)
+        self.name_weights(module, scope)
 
-    def enter(self, module, inputs):
-        if torch.compiler.is_compiling():  # torch.compile traces hooks, and these are not for its graphs
-            return
-        stack = self.stack()
-        outermost = not stack and module not in self.paths
-        if not stack and torch.is_grad_enabled():
-            for tensor in inputs:
-                # Without gradients, the results of other modules look the same.
-                if isinstance(tensor, torch.Tensor) and tensor.grad_fn is None and not isinstance(tensor, torch.nn.Parameter):
-                    self.name(tensor, self.inputs)
-        scope = self.plugin.headroom_torch_set_scope(self.name_of(module, outermost))
-        tag = self.plugin.headroom_torch_set_tag(self.activations)
-        stack.append((module, scope, tag))
+    def first_run(self, module):
+        """Names a module and those inside it. One that another module called first keeps its path there, unless it is called by itself first."""
+        outermost = id(module) not in self.paths
+        root = type(module).__name__
+        for path, part in module.named_modules():
+            if outermost or id(part) not in self.paths:
+                self.add(part, intern(path or root))
 
-    def leave(self, module, _inputs, _output):
-        if torch.compiler.is_compiling():
-            return
-        stack = self.stack()
-        while stack:  # past modules whose forward raised before their hook was registered
-            entered, scope, tag = stack.pop()
-            self.plugin.headroom_torch_set_scope(scope)
-            # What follows a forward, such as the loss, is part of it.
-            self.plugin.headroom_torch_set_tag(self.activations if tag == self.inputs else tag)
-            if entered is module:
-                break
-        if module in self.lazy:
-            self.lazy.discard(module)
-            self.name_weights(module, self.paths[module])
+    def name_inputs(self, inputs):
+        for tensor in inputs:
+            # Without gradients, the results of other modules look the same.
+            if isinstance(tensor, torch.Tensor) and tensor.grad_fn is None and not isinstance(tensor, torch.nn.Parameter):
+                self.name(tensor, self.inputs)
+
+    def module_hooks(self):
+        """Called for every module, so they do little: 1 us each."""
+        is_compiling, enter, leave, lazy = torch.compiler.is_compiling, self.plugin.fast.headroom_torch_enter, self.plugin.fast.headroom_torch_leave, self.lazy
+
+        def entering(module, inputs):
+            if is_compiling():  # torch.compile traces hooks, and these are not for its graphs
+                return
+            state = enter(id(module))
+            if state == 2:
+                self.first_run(module)
+                state = enter(id(module))
+            if state == 1 and torch.is_grad_enabled():
+                self.name_inputs(inputs)
+
+        def leaving(module, _inputs, _output):
+            if is_compiling():
+                return
+            leave(id(module))
+            if lazy and module in lazy:
+                lazy.discard(module)
+                self.name_weights(module, self.paths[id(module)][0])
+
+        return entering, leaving
 
     # ---- steps ----
 
