@@ -52,7 +52,7 @@ struct Special {
 	enum Kind { PLAIN, POOL, SHARED };
 	Kind kind = PLAIN;
 	c10::DeviceIndex device = 0;
-	cudaStream_t stream = nullptr;      // of the request
+	cudaStream_t stream = nullptr;      // POOL, SHARED: of the request. PLAIN: only for the history, because nullptr also means that it is not known
 	PrivatePool *pool = nullptr;        // POOL
 	size_t bytes = 0;                   // SHARED
 	std::vector<cudaStream_t> streams;  // streams of PyTorch's pools that used the block and have no number; POOL, SHARED: all of record_stream

@@ -465,16 +465,16 @@ struct CudaAllocator final : native::CUDAAllocator {
 	}
 
 	using native::CUDAAllocator::recordStream;
-	// Uses of a movable tensor are known from its pins.
 	void recordStream(const c10::DataPtr &data, cuda::CUDAStream stream) override
 	{
 		void *address = data.get();
-		if (!address) return;
+		// Others are opened from other processes, or movable, whose uses are known from their pins. An entry for them would never be removed.
+		if (!address || data.get_deleter() != delete_block) return;
 		Special special;
 		bool found = special_count.load(std::memory_order_relaxed) && special_get(address, &special);
 		Gpu &gpu = gpu_of(found ? special.device : stream.device_index());
 		cudaStream_t user = stream.stream();
-		if (found && user == special.stream) return;
+		if (found && special.kind != Special::PLAIN && user == special.stream) return;
 		hr_stream number = found && special.kind != Special::PLAIN ? gpu.bridge_number : number_of(gpu, user, is_external(stream));
 		if (number == gpu.bridge_number) return record_without_number(gpu, address, user, is_external(stream), found);
 		hr_status status = hr_allocation_record_stream(gpu.main, address, number);

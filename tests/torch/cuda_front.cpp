@@ -142,6 +142,7 @@ struct Settings {
 };
 hr_status headroom_torch_install_cuda(const Settings *settings);
 void headroom_torch_shareable(int change);
+uint64_t headroom_torch_allocator(void);
 }
 
 namespace c10::cuda::_internal {
@@ -302,6 +303,32 @@ static void external_streams_may_be_destroyed()
 	long before = synchronizations;
 	allocator->emptyCache({0, 0});
 	MUST(allocated() == base && synchronizations > before);
+}
+
+// The streams that hr_free waits for, by Headroom's numbers.
+static uint64_t users_of(void *address)
+{
+	hr_allocation_info info;
+	hr_allocation_info_init(&info);
+	MUST(hr_allocation_get_info(hr_allocator{headroom_torch_allocator()}, address, &info) == HR_OK);
+	return info.streams;
+}
+
+static void the_default_stream_is_recorded_after_an_external_one()
+{
+	int64_t base = allocated();
+	c10::DataPtr data;
+	{
+		c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+		data = allocator->allocate(MIB);
+	}
+	MUST(!(users_of(data.get()) & 1ull << HR_STREAM_DEFAULT));
+	allocator->recordStream(data, c10::cuda::getStreamFromExternal(external_stream(), 0));
+	allocator->recordStream(data, c10::cuda::getDefaultCUDAStream());
+	MUST(users_of(data.get()) & 1ull << HR_STREAM_DEFAULT);
+	data.clear();
+	allocator->emptyCache({0, 0});
+	MUST(allocated() == base);
 }
 
 static void a_capture_allocates_in_its_pool()
@@ -583,10 +610,28 @@ static void movable_tensors_are_counted_and_freed()
 	}).find("lms=True") != std::string::npos);
 }
 
+static void streams_recorded_for_a_movable_tensor_do_not_outlive_it()
+{
+	int64_t base = allocated();
+	c10::DataPtr movable = allocator->allocate(4 * MIB);
+	void *address = movable.get();
+	allocator->recordStream(movable, c10::cuda::getStreamFromExternal(external_stream(), 0));
+	movable.clear();
+	MUST(allocated() == base);
+	std::vector<c10::DataPtr> small; // blocks that do not move, until one has the address
+	while (small.empty() || small.back().get() != address) {
+		MUST(small.size() < 100);
+		small.push_back(allocator->allocate(512 * KIB));
+	}
+	small.clear();
+	MUST(allocated() == base); // a block that an external stream used is freed later
+}
+
 int main(int count, char **arguments)
 {
 	Settings settings{};
-	settings.lms = count > 1 && std::string(arguments[1]) == "lms";
+	bool lms = count > 1 && std::string(arguments[1]) == "lms";
+	settings.lms = lms;
 	c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
 	settings.limit = 900 * MIB;
 	hr_status status = headroom_torch_install_cuda(&settings);
@@ -597,19 +642,21 @@ int main(int count, char **arguments)
 	allocator = native::get();
 	allocator->init(1);
 	MUST(allocator->name() == "headroom" && allocator->initialized());
-	static const struct { const char *name; void (*run)(); } checks[] = {
-#define CHECK(name) {#name, name}
+	static const struct { const char *name; void (*run)(); bool lms; } checks[] = {
+#define CHECK(name) {#name, name, false}
+#define CHECK_LMS(name) {#name, name, true}
 		CHECK(statistics_count_every_block), CHECK(out_of_memory_is_counted_and_observed),
 		CHECK(memory_of_pools_counts_against_the_limit), CHECK(streams_of_any_number_get_memory),
-		CHECK(external_streams_may_be_destroyed), CHECK(a_capture_allocates_in_its_pool), CHECK(graphs_of_a_pool_keep_their_memory),
+		CHECK(external_streams_may_be_destroyed), CHECK(the_default_stream_is_recorded_after_an_external_one), CHECK(a_capture_allocates_in_its_pool), CHECK(graphs_of_a_pool_keep_their_memory),
 		CHECK(frees_in_a_pool_wait_for_recorded_streams),
 		CHECK(checkpoints_restore_a_pool), CHECK(a_pool_exists_while_it_is_used), CHECK(snapshots_have_every_block),
 		CHECK(only_shareable_tensors_are_shared), CHECK(threads_share_no_byte), CHECK(the_history_is_a_ring),
+		CHECK_LMS(movable_tensors_are_counted_and_freed), CHECK_LMS(streams_recorded_for_a_movable_tensor_do_not_outlive_it),
 #undef CHECK
+#undef CHECK_LMS
 	};
-	if (settings.lms) movable_tensors_are_counted_and_freed();
 	for (const auto &check : checks) {
-		if (settings.lms) break;
+		if (check.lms != lms) continue;
 		fprintf(stderr, "%s\n", check.name);
 		check.run();
 	}
