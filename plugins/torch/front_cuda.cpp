@@ -78,21 +78,30 @@ c10::DeviceIndex gpu_count()
 	return count;
 }
 
-// For movable tensors. A stream without a number is synchronized instead.
-static void synchronize_current()
+// ---- the stream of the calling thread, for movable tensors ----
+
+static void synchronize(cudaStream_t stream)
 {
-	cudaStream_t stream = cuda::getCurrentCUDAStream(LMS_DEVICE).stream();
-	if (!is_capturing(stream)) (void)cudaStreamSynchronize(stream); // as below
+	if (!is_capturing(stream)) (void)cudaStreamSynchronize(stream); // an error is sticky, and PyTorch's next call reports it
 }
 
+static void synchronize_current()
+{
+	synchronize(cuda::getCurrentCUDAStream(LMS_DEVICE).stream());
+}
+
+// A stream without a number is synchronized, and HR_STREAM_HOST stands for it. Does not throw, because deleters call it.
 static hr_stream current_stream()
 {
-	Gpu &gpu = gpu_of(LMS_DEVICE);
-	cuda::CUDAStream current = cuda::getCurrentCUDAStream(LMS_DEVICE);
-	cudaStream_t stream = current.stream();
-	hr_stream number = number_of(gpu, stream, is_external(current));
-	if (number != gpu.bridge_number) return number;
-	if (!is_capturing(stream)) (void)cudaStreamSynchronize(stream); // an error is sticky, and PyTorch's next call reports it; frees must not throw
+	try {
+		Gpu &gpu = gpu_of(LMS_DEVICE);
+		cuda::CUDAStream current = cuda::getCurrentCUDAStream(LMS_DEVICE);
+		hr_stream number = number_of(gpu, current.stream(), is_external(current));
+		if (number != gpu.bridge_number) return number;
+		synchronize(current.stream());
+	} catch (const std::exception &) {
+		// CUDA has failed, or was unloaded because the process ends: no stream has work to wait for. PyTorch's next call reports the error.
+	}
 	return HR_STREAM_HOST;
 }
 
