@@ -13,7 +13,7 @@ using native::TraceEntry;
 // ---- history ----
 
 struct History {
-	std::recursive_mutex lock; // a tracker may ask for a snapshot
+	std::mutex lock;
 	bool enabled = false;
 	native::CreateContextFn gather = nullptr;
 	native::RecordContext when = native::RecordContext::NEVER;
@@ -24,7 +24,7 @@ struct History {
 		size_t next = 0; // the oldest, once the ring is full
 	} rings[MAX_GPUS];
 	std::unordered_map<size_t, std::shared_ptr<c10::GatheredContext>> contexts; // of allocated blocks, by address
-	std::vector<native::AllocatorTraceTracker> trackers;
+	std::vector<native::AllocatorTraceTracker> trackers; // called with the lock held: they may not call the allocator
 	decltype(native::SnapshotInfo::external_annotations) annotations;
 };
 
@@ -46,7 +46,7 @@ void history_gather(bool allocation)
 	if (!gathers.load(std::memory_order_acquire)) return;
 	native::CreateContextFn gather;
 	{
-		std::lock_guard<std::recursive_mutex> guard(history().lock);
+		std::lock_guard<std::mutex> guard(history().lock);
 		gather = history().when == native::RecordContext::ALL || (allocation && history().when != native::RecordContext::NEVER) ? history().gather : nullptr;
 	}
 	if (gather) gathered = gather();
@@ -71,7 +71,7 @@ static void keep_context(History &of, TraceEntry::Action action, size_t address)
 void history_add(TraceEntry::Action action, Gpu &gpu, void *address, size_t bytes, cudaStream_t stream, MempoolId_t pool)
 {
 	History &of = history();
-	std::lock_guard<std::recursive_mutex> guard(of.lock);
+	std::lock_guard<std::mutex> guard(of.lock);
 	TraceEntry entry(action, gpu.index, reinterpret_cast<size_t>(address), bytes, stream, pool, c10::getApproximateTime(),
 		of.when >= native::RecordContext::ALLOC ? gathered : nullptr, compile_contexts.empty() ? "" : compile_contexts.back()
 #if HEADROOM_TORCH_AT_LEAST(10)
@@ -101,7 +101,7 @@ void history_record(bool enabled, native::CreateContextFn context, size_t entrie
 	uint32_t skipped = actions_of(skip);
 	TORCH_CHECK(when == native::RecordContext::NEVER || context, "recording a memory history with stacks needs a function that gathers them");
 	History &of = history();
-	std::lock_guard<std::recursive_mutex> guard(of.lock);
+	std::lock_guard<std::mutex> guard(of.lock);
 	size_t most = entries ? entries : 1;
 	if (!enabled || clear || most < of.most)
 		for (auto &ring : of.rings) ring = {};
@@ -118,13 +118,13 @@ void history_record(bool enabled, native::CreateContextFn context, size_t entrie
 
 bool history_enabled()
 {
-	std::lock_guard<std::recursive_mutex> guard(history().lock);
+	std::lock_guard<std::mutex> guard(history().lock);
 	return history().enabled;
 }
 
 void history_attach(native::AllocatorTraceTracker tracker)
 {
-	std::lock_guard<std::recursive_mutex> guard(history().lock);
+	std::lock_guard<std::mutex> guard(history().lock);
 	history().trackers.push_back(std::move(tracker));
 	history_on = true;
 }
@@ -132,7 +132,7 @@ void history_attach(native::AllocatorTraceTracker tracker)
 void history_annotate(const std::vector<std::pair<std::string, std::string>> &pairs)
 {
 	c10::DeviceIndex device = cuda::current_device();
-	std::lock_guard<std::recursive_mutex> guard(history().lock);
+	std::lock_guard<std::mutex> guard(history().lock);
 	if (!history().enabled) return;
 	auto &annotation = history().annotations.emplace_back(device, c10::getApproximateTime());
 	for (const auto &[name, value] : pairs) annotation.recordUserMetadata(name, value);
@@ -234,7 +234,7 @@ static void add_segments(Gpu &gpu, MempoolId_t only, std::vector<native::Segment
 
 static void add_contexts(std::vector<native::SegmentInfo> &segments)
 {
-	std::lock_guard<std::recursive_mutex> guard(history().lock);
+	std::lock_guard<std::mutex> guard(history().lock);
 	if (history().contexts.empty()) return;
 	for (auto &segment : segments) {
 		size_t address = segment.address;
@@ -251,7 +251,7 @@ static void add_traces(native::SnapshotInfo *result, bool traces)
 	static auto *clock = new c10::ApproximateClockToUnixTimeConverter;
 	auto to_ns = clock->makeConverter();
 	auto to_us = [&](auto &entry) { entry.time_.t_ = to_ns(entry.time_.approx_t_) / 1000; };
-	std::lock_guard<std::recursive_mutex> guard(history().lock);
+	std::lock_guard<std::mutex> guard(history().lock);
 	for (c10::DeviceIndex i = 0; i < gpu_count(); i++) {
 		auto &entries = result->device_traces.emplace_back();
 		if (!traces) continue;
