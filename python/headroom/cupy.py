@@ -21,6 +21,10 @@ __all__ = ["AlreadyInstalled", "NotInstalled", "install", "installed", "stats", 
 STREAM_DEFAULT = 0
 STREAM_HOST = 0x80000000
 
+# Handles that CUDA reserves: the default stream, and the calling thread's own, which is a different stream in each thread.
+LEGACY_STREAM = 1
+PER_THREAD_STREAM = 2
+
 
 class AlreadyInstalled(RuntimeError):
     """install() was called before."""
@@ -45,16 +49,18 @@ class AllocatorOptions(ctypes.Structure):
 class Block:
     """The owner of one block: CuPy keeps it as long as an array uses the memory."""
 
-    def __init__(self, allocator, address, unknown_stream):
-        self.allocator = allocator
+    def __init__(self, device, address, unknown_stream):
+        self.device = device
         self.address = address
         self.unknown_stream = unknown_stream  # a stream without a number, whose work Headroom cannot wait for on the device
 
     def __del__(self):
-        if self.unknown_stream is not None:
-            self.unknown_stream.synchronize()
-        # The stream of the allocation is waited for, as CuPy's programs expect; other streams are the program's to order.
-        library.hr_free(self.allocator, self.address, STREAM_HOST)
+        try:
+            if self.unknown_stream is not None:
+                self.device.wait_for(self.unknown_stream)
+        finally:
+            # The stream of the allocation is waited for, as CuPy's programs expect; other streams are the program's to order.
+            library.hr_free(self.device.allocator, self.address, STREAM_HOST)
 
 
 class Device:
@@ -75,10 +81,10 @@ class Device:
         self.allocator = handle.value
 
     def number_of(self, stream):
-        """STREAM_HOST for an external stream, which its owner may destroy at any time, and when Headroom has no number left."""
+        """STREAM_HOST for an external stream, which its owner may destroy at any time, for CUDA's special handles, and when Headroom has no number left."""
         if not stream.ptr:
             return STREAM_DEFAULT
-        if isinstance(stream, cupy.cuda.ExternalStream):
+        if stream.ptr in (LEGACY_STREAM, PER_THREAD_STREAM) or isinstance(stream, cupy.cuda.ExternalStream):
             return STREAM_HOST
         with self.lock:
             if stream.ptr in self.streams:
@@ -93,6 +99,15 @@ class Device:
             self.streams[stream.ptr] = (number.value, stream)
             return number.value
 
+    def wait_for(self, stream):
+        """The whole device where the stream cannot be waited for: it was destroyed, or its handle means the stream of another thread here."""
+        if stream.ptr != PER_THREAD_STREAM:
+            try:
+                return stream.synchronize()
+            except Exception:
+                pass
+        cupy.cuda.Device(self.number).synchronize()
+
     def malloc(self, size):
         if size == 0:
             return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(0, 0, self, self.number), 0)
@@ -105,7 +120,7 @@ class Device:
         except _library.OutOfMemory as error:
             stats = _stats.allocator_stats(self.allocator)
             raise cupy.cuda.memory.OutOfMemoryError(size, stats["bytes_in_use"], stats["bytes_limit"]) from error
-        block = Block(self.allocator, address.value, stream if number == STREAM_HOST else None)
+        block = Block(self, address.value, stream if number == STREAM_HOST else None)
         return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(address.value, size, block, self.number), 0)
 
 

@@ -54,9 +54,11 @@ class FakeCuda(types.ModuleType):
         self.UnownedMemory, self.MemoryPointer, self.ExternalStream = UnownedMemory, MemoryPointer, ExternalStream
         self.memory = types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError)
         self.current, self.device, self.allocator = Stream(0), 0, None
+        self.synchronized = []  # numbers of devices
 
-    def Device(self):
-        return types.SimpleNamespace(id=self.device)
+    def Device(self, number=None):
+        number = self.device if number is None else number
+        return types.SimpleNamespace(id=number, synchronize=lambda: self.synchronized.append(number))
 
     def get_current_stream(self):
         return self.current
@@ -141,6 +143,42 @@ class Cupy(unittest.TestCase):
             gc.collect()
             self.assertEqual(cuda.current.synchronized, 1)
         finally:
+            cuda.current = Stream(0)
+
+    def test_memory_of_a_destroyed_stream_is_freed_after_a_wait_for_the_device(self):
+        class Destroyed(ExternalStream):
+            def synchronize(self):
+                raise RuntimeError("cudaErrorInvalidResourceHandle")
+
+        before = plugin.stats()["bytes_in_use"]
+        cuda.current = Destroyed(0x1234)
+        try:
+            pointer = cuda.allocator(1 << 20)
+        finally:
+            cuda.current = Stream(0)
+        cuda.synchronized.clear()
+        del pointer
+        gc.collect()
+        self.assertEqual(cuda.synchronized, [0])
+        self.assertEqual(plugin.stats()["bytes_in_use"], before)
+
+    def test_handles_that_cuda_reserves_are_not_imported(self):
+        imported = []
+        original = plugin.library.hr_stream_import
+        plugin.library.hr_stream_import = lambda device, native, out: imported.append(native)
+        try:
+            # The stream of a thread is not that of the thread that frees: the whole device is waited for.
+            for handle, of_stream, of_device in ((1, 1, []), (2, 0, [0])):
+                cuda.synchronized.clear()
+                stream = cuda.current = Stream(handle)
+                pointer = cuda.allocator(1 << 20)
+                cuda.current = Stream(0)
+                del pointer
+                gc.collect()
+                self.assertEqual((stream.synchronized, cuda.synchronized), (of_stream, of_device))
+            self.assertEqual(imported, [])
+        finally:
+            plugin.library.hr_stream_import = original
             cuda.current = Stream(0)
 
     def test_a_known_stream_is_kept(self):
