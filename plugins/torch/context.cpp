@@ -115,12 +115,16 @@ std::string failure_text(hr_status status)
 	return status == HR_OUT_OF_MEMORY ? out_of_memory_text() : std::string("Headroom: ") + hr_last_message();
 }
 
-void throw_status(hr_status status)
+void throw_text(hr_status status, const std::string &text)
 {
-	std::string text = failure_text(status);
 	TORCH_CHECK_WITH(OutOfMemoryError, status != HR_OUT_OF_MEMORY, text);
 	TORCH_CHECK(false, text);
 	__builtin_unreachable();
+}
+
+void throw_status(hr_status status)
+{
+	throw_text(status, failure_text(status));
 }
 
 // ---- settings ----

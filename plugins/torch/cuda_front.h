@@ -185,7 +185,7 @@ void pool_free(Gpu &gpu, void *address, const Special &special);
 void *pool_allocate_on_oom(Gpu &gpu, size_t bytes, cudaStream_t stream);
 // The pool of blocks that are allocated by other streams while a graph is captured. With Gpu::pool_lock held.
 PrivatePool &capture_pool(Gpu &gpu);
-// Returns free segments of pools that nobody uses; of [only], or of all for {0, 0}. The device must be idle.
+// Returns free segments of pools without uses; of [only], or of all for {0, 0}. The device must be idle.
 void pools_release(Gpu &gpu, MempoolId_t only);
 
 void pool_retain(Gpu &gpu, MempoolId_t id, native::CUDAAllocator *source, std::shared_ptr<native::CUDAAllocator> owner);
@@ -215,7 +215,7 @@ void count_segment(Gpu &gpu, size_t bytes, bool allocated);
 
 // ---- history ----
 
-extern std::atomic<bool> history_on; // or somebody traces
+extern std::atomic<bool> history_on; // a history is recorded, or a tracker is attached
 // Gathers the context (a Python stack) of the calling thread, for the entries that it adds next. Called before any lock is taken, because it acquires the GIL.
 void history_gather(bool allocation);
 void history_add(native::TraceEntry::Action action, Gpu &gpu, void *address, size_t bytes, cudaStream_t stream, MempoolId_t pool);

@@ -130,9 +130,7 @@ void fail_allocation(Gpu &gpu, hr_status status, size_t bytes)
 		gpu.ooms++;
 		notify_observers(gpu, bytes);
 	}
-	TORCH_CHECK_WITH(OutOfMemoryError, status != HR_OUT_OF_MEMORY, text);
-	TORCH_CHECK(false, text);
-	__builtin_unreachable();
+	throw_text(status, text);
 }
 
 [[noreturn]] static void fail_at_cap(Gpu &gpu, size_t bytes, uint64_t used, uint64_t cap)
@@ -145,8 +143,7 @@ void fail_allocation(Gpu &gpu, hr_status status, size_t bytes)
 		pools + " bytes. Raise it, or release memory pools and CUDA graphs that are not used";
 	gpu.ooms++;
 	notify_observers(gpu, bytes);
-	TORCH_CHECK_WITH(OutOfMemoryError, false, text);
-	__builtin_unreachable();
+	throw_text(HR_OUT_OF_MEMORY, text);
 }
 
 // Frees everything that can be freed after waiting for the device. False during a capture, when waiting is not possible.

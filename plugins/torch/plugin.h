@@ -89,6 +89,7 @@ extern thread_local ThreadNames names;
 
 // Throws c10::OutOfMemoryError, or c10::Error for another status, with the text of the thread's last failed call.
 [[noreturn]] void throw_status(hr_status status);
+[[noreturn]] void throw_text(hr_status status, const std::string &text); // the same with another text
 std::string failure_text(hr_status status);
 
 // ---- records ----
