@@ -206,6 +206,35 @@ class Plugin(unittest.TestCase):
             assert plugin._plugin.headroom_torch_pinned_records() == 0
         """)
 
+    def test_tensors_exported_by_dlpack_stay(self):
+        self.run_program("""
+            import torch.utils.dlpack
+            install()
+            functions = [torch.to_dlpack, torch.utils.dlpack.to_dlpack, torch._C._to_dlpack, lambda tensor: torch._C._to_dlpack(data=tensor),
+                         torch.Tensor.__dlpack__]
+            if hasattr(torch._C, "_to_dlpack_versioned"):
+                functions += [torch._C._to_dlpack_versioned, lambda tensor: tensor.__dlpack__(max_version=(1, 0))]
+            copying = [lambda tensor: tensor.__dlpack__(copy=True), lambda tensor: tensor.__dlpack__(dl_device=(1, 0), copy=True)]
+            for function in functions + copying:
+                tensor = torch.arange(1 << 20, dtype=torch.float32)
+                tensor.add_(1)
+                pressure()
+                other = torch.from_dlpack(function(tensor))
+                pressure()
+                assert other[77777].item() == 77778, function
+                other[5] = 123    # Headroom does not know of this storage
+                pressure()
+                assert tensor[77777].item() == 77778 and other[5].item() == 123, function
+                assert tensor[5].item() == (6 if function in copying else 123), function
+            del tensor, other
+            assert plugin._plugin.headroom_torch_pinned_records() == 0
+            try:
+                torch.to_dlpack(1)
+            except TypeError:
+                raise SystemExit(0)
+            raise SystemExit("no error")
+        """)
+
     def test_memory_that_is_filled_without_an_op_stays_until_it_is_used(self):
         self.run_program("""
             install()

@@ -7,11 +7,14 @@ import sys
 import threading
 
 import torch
+import torch.utils.dlpack
 
-LEAVING = {torch.Tensor: ["data_ptr", "numpy", "share_memory_", "__dlpack__"],
+LEAVING = {torch.Tensor: ["data_ptr", "numpy", "share_memory_"],
            torch.UntypedStorage: ["data_ptr", "_share_fd_cpu_", "_share_filename_cpu_"]}
 READING = {torch.Tensor: ["tolist"],
            torch.UntypedStorage: ["tolist", "__getitem__", "__setitem__", "_write_file", "_set_from_file", "byteswap", "fill_", "resize_"]}
+# Functions of torch._C that make a DLPack capsule, also for Tensor.__dlpack__. Other modules have them under public names.
+EXPORTING = ["_to_dlpack", "_to_dlpack_versioned"]
 # Modules of PyTorch that compare addresses and do not access memory. They get a number that each storage has for itself.
 COMPARING = ("torch.distributed.fsdp.", "torch.distributed.utils", "torch.nn.modules.rnn")
 
@@ -64,6 +67,28 @@ class Addresses:
 
         setattr(owner, name, method)
 
+    def wrap_export(self, name):
+        original = getattr(torch._C, name, None)
+        if original is None:  # not in this version of PyTorch
+            return
+
+        @functools.wraps(original)
+        def export(*args, **kwargs):
+            value = args[0] if args else kwargs.pop("data", None)
+            if isinstance(value, torch.Tensor) and self.is_ours(value):
+                device = kwargs.get("dl_device")
+                # The copy is made here, because one that PyTorch makes can be evicted as soon as its op has ended.
+                if kwargs.get("copy") and (device is None or tuple(device) == tuple(value.__dlpack_device__())):
+                    value = value.detach().clone()
+                    del kwargs["copy"]
+                torch.ops.headroom.keep([value])
+            return original(value, *args[1:], **kwargs)
+
+        for module in (torch._C, torch, torch.utils.dlpack):
+            for alias, value in list(vars(module).items()):
+                if value is original:
+                    setattr(module, alias, export)
+
     def wrap_serialization(self, name):
         original = getattr(torch.serialization, name)
 
@@ -81,6 +106,8 @@ class Addresses:
     def install(self):
         for name in ("_save", "_legacy_save", "_load", "_legacy_load"):
             self.wrap_serialization(name)
+        for name in EXPORTING:
+            self.wrap_export(name)
         for table, leaves in ((LEAVING, True), (READING, False)):
             for owner, names in table.items():
                 for name in names:
