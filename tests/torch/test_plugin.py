@@ -235,6 +235,31 @@ class Plugin(unittest.TestCase):
             raise SystemExit("no error")
         """)
 
+    def test_graphs_are_wrapped_after_a_lookup_and_a_failed_import(self):
+        self.run_program("""
+            import importlib.util, os, sys, tempfile
+            from headroom.torch import _compiled
+            with tempfile.TemporaryDirectory() as folder:
+                sys.path.insert(0, folder)
+                with open(os.path.join(folder, "stand_in.py"), "w") as file:
+                    file.write("import os\\nif 'FAILS' in os.environ: raise OSError\\nclass CompiledFxGraph:\\n    def __call__(self, inputs): return [inputs[0] + 1]\\n")
+                _compiled.MODULE = "stand_in"
+                install()
+                assert importlib.util.find_spec("stand_in").name == "stand_in"
+                os.environ["FAILS"] = "1"
+                try:
+                    import stand_in
+                    raise SystemExit("no error")
+                except OSError:
+                    pass
+                del os.environ["FAILS"]
+                import stand_in
+            assert hasattr(stand_in.CompiledFxGraph.__call__, "__wrapped__")
+            assert not hasattr(stand_in.CompiledFxGraph.__call__.__wrapped__, "__wrapped__")
+            assert not any(isinstance(finder, _compiled.AfterImport) for finder in sys.meta_path)
+            assert stand_in.CompiledFxGraph()([torch.ones(1 << 20)])[0].sum().item() == 2 << 20
+        """)
+
     def test_memory_that_is_filled_without_an_op_stays_until_it_is_used(self):
         self.run_program("""
             install()

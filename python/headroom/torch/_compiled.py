@@ -1,7 +1,5 @@
 """Graphs of torch.compile. Their kernels are not ops, so the arguments of a graph are pinned while it runs, and so is what it allocates."""
 import functools
-import importlib.abc
-import importlib.util
 import sys
 
 import torch
@@ -38,22 +36,33 @@ def wrap_all(module):
             wrap(getattr(module, name))
 
 
-class AfterImport(importlib.abc.MetaPathFinder):
-    """Wraps the module's classes when it is imported: importing it takes seconds, and most programs never do."""
+class AfterImport:
+    """Wraps the module's classes when it is imported: importing it takes seconds, and most programs never do.
 
-    def find_spec(self, name, path, target=None):
+    Finds the module as the other finders do. It stays until an import succeeds, because programs also look for a module without importing it."""
+
+    def find_spec(self, name, path=None, target=None):
         if name != MODULE:
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        execute = spec.loader.exec_module
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find and finder is not self else None
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    self.wrap(spec.loader)
+                return spec
+        return None
+
+    def wrap(self, loader):
+        original = loader.exec_module
 
         def exec_module(module):
-            execute(module)
-            wrap_all(module)
+            original(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+                wrap_all(module)
 
-        spec.loader.exec_module = exec_module
-        return spec
+        loader.exec_module = exec_module
 
 
 def install():
