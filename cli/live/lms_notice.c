@@ -50,6 +50,12 @@ static void wait_for_end(int descriptor, pid_t process)
 	}
 }
 
+/* For results that compilers want to be used, of calls whose failure has no remedy. */
+static void ignore(ssize_t result)
+{
+	(void)result;
+}
+
 /* The waiting process. It keeps no file of the program open but the standard error. */
 static _Noreturn void wait_and_tell(int descriptor, pid_t process, const char *folder, const char *mark, const char *notice)
 {
@@ -61,9 +67,9 @@ static _Noreturn void wait_and_tell(int descriptor, pid_t process, const char *f
 	for (int fd = STDERR_FILENO + 1; fd < 1024; fd++)
 		if (fd != descriptor) close(fd);
 	signal(SIGPIPE, SIG_IGN);
-	if (chdir("/") != 0) nothing = -1; /* only so that no file system stays busy */
+	ignore(chdir("/")); /* only so that no file system stays busy */
 	wait_for_end(descriptor, process);
-	if (access(mark, F_OK) != 0 && write(STDERR_FILENO, notice, strlen(notice)) < 0) nothing = -1;
+	if (access(mark, F_OK) != 0) ignore(write(STDERR_FILENO, notice, strlen(notice)));
 	unlink(mark);
 	rmdir(folder);
 	_exit(0);
@@ -94,7 +100,8 @@ bool hr__lms_notice_start(bool python)
 		_exit(waiting < 0);
 	}
 	int status = 1;
-	if (child > 0) waitpid(child, &status, 0);
+	if (child > 0)
+		while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
 	if (descriptor >= 0) close(descriptor);
 	if (status == 0) return true;
 	hr__complain("run: cannot start a process that says at the end whether --lms had an effect: %s", hr__os_error(errno));
