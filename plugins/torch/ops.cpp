@@ -159,8 +159,7 @@ void op_check()
 {
 	if (thread.failures == 0) return;
 	thread.refused = true;
-	TORCH_CHECK_WITH(OutOfMemoryError, thread.failure != HR_OUT_OF_MEMORY, thread.failure_text);
-	TORCH_CHECK(false, thread.failure_text);
+	throw_text(thread.failure, thread.failure_text);
 }
 
 // ---- the storages of arguments ----
@@ -423,7 +422,6 @@ static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &f
 	return nullptr;
 }
 
-
 // The pins of a collective end with its Work, not with the outermost op.
 static void end_collective(Frame &frame, const at::RecordFunction &function)
 {
@@ -466,8 +464,7 @@ void region_begin(const std::vector<at::Tensor> &arguments)
 	if (status) {
 		std::string text = failure_text(status);
 		if (--thread.ops == 0) end_outermost();
-		TORCH_CHECK_WITH(OutOfMemoryError, status != HR_OUT_OF_MEMORY, text);
-		TORCH_CHECK(false, text);
+		throw_text(status, text);
 	}
 	for (Record *record : thread.records) {
 		record->used = true;

@@ -13,7 +13,7 @@
 // Life of a storage that can move, in the order in which PyTorch lets us see it:
 //
 //     1. allocate() creates an hr_tensor, pins it (the ALLOCATION PIN) and returns a DataPtr whose context is its address, because oneDNN and
-//        cuBLAS take memory with raw_allocate, which requires that. Such a block never moves: nobody knows yet whether it is a tensor.
+//        cuBLAS take memory with raw_allocate, which requires that. Such a block never moves: it may not be a tensor.
 //     2. An op has it as input or output, as the storage of a tensor. It is ADOPTED: the DataPtr's context becomes the Record. A map by address
 //        alone would be wrong, because the address of an evicted tensor is soon another's.
 //     3. When the outermost op that used its contents ends, the allocation pin is dropped. From now on the storage is pinned while an outermost
