@@ -301,10 +301,10 @@ static void let_go(int64_t held)
 	if (record) headroom::unpin_records(&record, 1);
 }
 
-// As arguments of an op, the results of a region become storages that can move.
-static void end_region(const std::vector<at::Tensor> &)
+// As arguments of an op, the results of a section become storages that can move.
+static void end_section(const std::vector<at::Tensor> &)
 {
-	headroom::region_end();
+	headroom::section_end();
 }
 
 // A number that tells its storage apart from all others that exist, wherever its contents are.
@@ -321,6 +321,6 @@ TORCH_LIBRARY(headroom, library)
 	library.def("keep(Tensor[] tensors) -> ()", keep);
 	library.def("hold(Tensor tensor) -> int", hold);
 	library.def("let_go(int held) -> ()", let_go);
-	library.def("region_begin(Tensor[] arguments) -> ()", headroom::region_begin);
-	library.def("region_end(Tensor[] results) -> ()", end_region);
+	library.def("section_begin(Tensor[] arguments) -> ()", headroom::section_begin);
+	library.def("section_end(Tensor[] results) -> ()", end_section);
 }

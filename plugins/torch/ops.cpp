@@ -126,7 +126,7 @@ struct Frame {
 struct Thread {
 	std::vector<Frame> frames; // [0, depth) are in use; the others keep their memory
 	size_t depth = 0;          // frames
-	size_t ops = 0;            // frames of ops, and regions
+	size_t ops = 0;            // frames of ops, and sections
 	size_t failures = 0;       // frames of ops whose inputs could not be pinned
 	bool refused = false;      // such an op needed new memory
 	hr_status failure = HR_OK;
@@ -134,7 +134,7 @@ struct Thread {
 	uint64_t op = 0;           // number of the current outermost op: unique in the process
 	std::vector<Record *> pinned; // by the current outermost op
 	std::vector<Record *> fresh; // records with an allocation pin that the current outermost op created or used
-	std::vector<std::vector<Record *>> regions; // pinned arguments of each
+	std::vector<std::vector<Record *>> sections; // pinned arguments of each
 	std::vector<Record *> records; // of the op that begins
 	std::vector<hr_access> accesses;
 };
@@ -448,9 +448,9 @@ static void end_op(const at::RecordFunction &function, at::ObserverContext *)
 	if (--thread.ops == 0 && lms_enabled) end_outermost();
 }
 
-// ---- regions ----
+// ---- sections ----
 
-void region_begin(const std::vector<at::Tensor> &arguments)
+void section_begin(const std::vector<at::Tensor> &arguments)
 {
 	if (thread.ops++ == 0) begin_outermost();
 	thread.records.clear();
@@ -470,14 +470,14 @@ void region_begin(const std::vector<at::Tensor> &arguments)
 		record->used = true;
 		list_fresh(record);
 	}
-	thread.regions.push_back(thread.records);
+	thread.sections.push_back(thread.records);
 }
 
-void region_end()
+void section_end()
 {
-	TORCH_CHECK(!thread.regions.empty(), "headroom: a region ends that this thread did not begin");
-	std::vector<Record *> pinned = std::move(thread.regions.back());
-	thread.regions.pop_back();
+	TORCH_CHECK(!thread.sections.empty(), "headroom: a section ends that this thread did not begin");
+	std::vector<Record *> pinned = std::move(thread.sections.back());
+	thread.sections.pop_back();
 	bool outermost = --thread.ops == 0;
 	if (outermost) thread.pinned.insert(thread.pinned.end(), pinned.begin(), pinned.end());
 	else unpin_records(pinned.data(), pinned.size());
@@ -487,15 +487,15 @@ void region_end()
 // gloo runs a collective on a thread of its own, and copies tensors there with ops and without. The range that it opens for profilers encloses them.
 static std::unique_ptr<at::ObserverContext> start_user_range(const at::RecordFunction &function)
 {
-	struct Region final : at::ObserverContext {};
+	struct Section final : at::ObserverContext {};
 	if (thread.ops || thread.depth || strncmp(function.name(), "gloo:", 5) != 0) return nullptr;
-	region_begin({});
-	return std::make_unique<Region>();
+	section_begin({});
+	return std::make_unique<Section>();
 }
 
 static void end_user_range(const at::RecordFunction &, at::ObserverContext *context)
 {
-	if (context && !thread.regions.empty()) region_end();
+	if (context && !thread.sections.empty()) section_end();
 }
 
 // ---- backward nodes: names only ----

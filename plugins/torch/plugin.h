@@ -166,9 +166,9 @@ int64_t ops_on_host();
 void op_check();
 
 // Code that uses memory without ops, between the two calls on one thread: a graph of torch.compile. Its arguments are pinned, and what the thread
-// allocates meanwhile stays pinned until the end. Regions nest. Throws c10::OutOfMemoryError.
-void region_begin(const std::vector<at::Tensor> &arguments);
-void region_end();
+// allocates meanwhile stays pinned until the end. Sections nest. Throws c10::OutOfMemoryError.
+void section_begin(const std::vector<at::Tensor> &arguments);
+void section_end();
 
 // ---- collectives ----
 

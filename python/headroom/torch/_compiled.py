@@ -19,13 +19,13 @@ def wrap(owner):
     def call(self, inputs):
         constants = getattr(self, "constants", None) or {}
         # The list is not kept: the graph frees its arguments after their last use.
-        torch.ops.headroom.region_begin(tensors_of(inputs) + tensors_of(constants.values()))
+        torch.ops.headroom.section_begin(tensors_of(inputs) + tensors_of(constants.values()))
         outputs = ()
         try:
             outputs = original(self, inputs)
             return outputs
         finally:
-            torch.ops.headroom.region_end(tensors_of(outputs) if isinstance(outputs, (list, tuple)) else [])
+            torch.ops.headroom.section_end(tensors_of(outputs) if isinstance(outputs, (list, tuple)) else [])
 
     owner.__call__ = call
 

@@ -15,7 +15,7 @@
 #define CORRECTIONS 8u
 #define SPARE_PAGES 24u /* assumed lost to blocks that end within a page, if memory is large enough */
 #define GATHERED 4u
-#define GATHER_PAGES 8u /* hr__blocks_gather leaves 1/256 of memory for small blocks, and pages that are partly used */
+#define GATHER_PAGES 8u /* pages, besides 1/256 of memory, that plans leave unused: joining free memory leaves them to small and pinned blocks */
 #define MAPPING_SHARE 50u /* mapping may take 1/50 of a step before memory is joined for a layout */
 #define MEASURED 3u       /* number of steps that follow the plan in which ops are still timed */
 
