@@ -23,7 +23,6 @@
 #include <array>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <unordered_map>
 #include <vector>
 
@@ -522,26 +521,22 @@ static void end_node(const at::RecordFunction &, at::ObserverContext *context)
 	if (context) names = static_cast<NodeContext *>(context)->before;
 }
 
+// Registered once, because PyTorch allows that only while a program starts.
+static std::vector<at::CallbackHandle> op_callbacks;
+
 void watch_ops(bool on)
 {
-	static std::mutex lock;
-	static std::vector<at::CallbackHandle> handles;
-	std::lock_guard<std::mutex> guard(lock);
-	if (on == !handles.empty() || (!on && lms_enabled)) return;
-	if (on) {
-		handles.push_back(at::addGlobalCallback(
-			at::RecordFunctionCallback(start_op, end_op).needsInputs(lms_enabled).needsOutputs(lms_enabled).scopes({at::RecordScope::FUNCTION})));
-		handles.push_back(at::addGlobalCallback(at::RecordFunctionCallback(start_node, end_node).scopes({at::RecordScope::BACKWARD_FUNCTION})));
-	} else {
-		for (at::CallbackHandle handle : handles) at::removeCallback(handle);
-		handles.clear();
-	}
+	if (lms_enabled) return; // it needs them always
+	for (at::CallbackHandle handle : op_callbacks) on ? at::reenableCallback(handle) : at::disableCallback(handle);
 }
 
 void register_callbacks()
 {
-	if (lms_enabled) watch_ops(true);
+	op_callbacks.push_back(at::addGlobalCallback(
+		at::RecordFunctionCallback(start_op, end_op).needsInputs(lms_enabled).needsOutputs(lms_enabled).scopes({at::RecordScope::FUNCTION})));
+	op_callbacks.push_back(at::addGlobalCallback(at::RecordFunctionCallback(start_node, end_node).scopes({at::RecordScope::BACKWARD_FUNCTION})));
 	if (lms_enabled) at::addGlobalCallback(at::RecordFunctionCallback(start_user_range, end_user_range).scopes({at::RecordScope::USER_SCOPE}));
+	watch_ops(false);
 }
 
 } // namespace headroom
