@@ -522,19 +522,22 @@ static void end_node(const at::RecordFunction &, at::ObserverContext *context)
 }
 
 // Registered once, because PyTorch allows that only while a program starts.
-static std::vector<at::CallbackHandle> op_callbacks;
+static at::CallbackHandle op_callback, node_callback;
 
 void watch_ops(bool on)
 {
+	auto set = on ? at::reenableCallback : at::disableCallback;
 	if (lms_enabled) return; // it needs them always
-	for (at::CallbackHandle handle : op_callbacks) on ? at::reenableCallback(handle) : at::disableCallback(handle);
+	set(op_callback);
+	// The backward pass of CPU tensors runs on the thread that calls it, so the tag of gradients is known from the nodes alone.
+	if (front.type != c10::DeviceType::CPU) set(node_callback);
 }
 
 void register_callbacks()
 {
-	op_callbacks.push_back(at::addGlobalCallback(
-		at::RecordFunctionCallback(start_op, end_op).needsInputs(lms_enabled).needsOutputs(lms_enabled).scopes({at::RecordScope::FUNCTION})));
-	op_callbacks.push_back(at::addGlobalCallback(at::RecordFunctionCallback(start_node, end_node).scopes({at::RecordScope::BACKWARD_FUNCTION})));
+	op_callback = at::addGlobalCallback(
+		at::RecordFunctionCallback(start_op, end_op).needsInputs(lms_enabled).needsOutputs(lms_enabled).scopes({at::RecordScope::FUNCTION}));
+	node_callback = at::addGlobalCallback(at::RecordFunctionCallback(start_node, end_node).scopes({at::RecordScope::BACKWARD_FUNCTION}));
 	if (lms_enabled) at::addGlobalCallback(at::RecordFunctionCallback(start_user_range, end_user_range).scopes({at::RecordScope::USER_SCOPE}));
 	watch_ops(false);
 }
