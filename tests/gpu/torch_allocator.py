@@ -861,8 +861,8 @@ def main():
         sys.path.insert(0, str(ROOT / "python"))
         from headroom.torch import _build
         _build.build(True)    # once, before the groups need it
-    # "limits" and "pools" take all memory of the card, and figures are those of an idle machine.
-    alone = [name for name in checks if name in ("limits", "pools", "figures", "native-figures")]
+    # "limits" and "pools" take all memory of the card, "statistics" compares its free memory, and figures are those of an idle machine.
+    alone = [name for name in checks if name in ("limits", "pools", "statistics", "figures", "native-figures")]
     together = [name for name in checks if name not in alone]
     with ThreadPoolExecutor(4) as pool:
         results = list(pool.map(run_group, [name for name in together if not wanted or name in wanted]))
