@@ -63,6 +63,8 @@ missing() {
 		need python3 python3
 		python3 -c 'import ensurepip, venv' 2>/dev/null || wished+=(python3-venv) # for XProf and PyTorch
 		have c++ || have g++ || wished+=(g++) # for the plug-in of PyTorch
+		python3 -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()["include"], "Python.h")))' 2>/dev/null ||
+			wished+=(python3-dev) # for torch.compile
 		need pkg-config pkg-config
 		has_library libzstd.so.1 || needed+=(libzstd1) # packed traces; loaded at run time, so no header is needed
 		if ! have clang || ! clang_sanitizes; then

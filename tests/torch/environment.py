@@ -23,6 +23,14 @@ def skip_without_pytorch():
     sys.exit(0)
 
 
+def skip_without_python_headers():
+    """torch.compile compiles an extension module."""
+    program = "import os, sys, sysconfig; sys.exit(not os.path.exists(os.path.join(sysconfig.get_paths()['include'], 'Python.h')))"
+    if subprocess.run([PYTHON, "-c", program]).returncode:
+        print("skipped: there is no Python.h (Debian: apt-get install python3-dev)")
+        sys.exit(0)
+
+
 def environment(**changes):
     """Of a child. Small pages, because the tensors are small. Some virtual machines announce AMX, which oneDNN uses for bfloat16, and do not
     have it."""

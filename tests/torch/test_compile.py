@@ -7,6 +7,7 @@ import unittest
 import environment
 
 environment.skip_without_pytorch()
+environment.skip_without_python_headers()
 
 
 class Compile(unittest.TestCase):

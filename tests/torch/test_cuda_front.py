@@ -12,7 +12,8 @@ environment.skip_without_pytorch()
 
 HERE = Path(__file__).resolve().parent
 
-PROGRAM = """
+# PyTorch's wheels lack some of the headers that cuda_runtime.h includes; a CUDA toolkit has them.
+BEGIN = """
 import os, subprocess, sys
 from pathlib import Path
 import torch
@@ -27,6 +28,9 @@ probe = subprocess.run(command + ["-fsyntax-only", "-xc++", "-"], input="#includ
 if probe.returncode:
     print("skipped: no CUDA toolkit")
     raise SystemExit(0)
+"""
+
+PROGRAM = BEGIN + """
 plugin, output = _build.build(True), sys.argv[2]
 folder = Path(torch.__file__).resolve().parent / "lib"
 # What the program does not supply of CUDA's runtime is in PyTorch's own, which cannot start here and is not called.
@@ -39,15 +43,7 @@ for mode in ([], ["lms"]):
 """
 
 # Programs that launch no kernels run with torch.cuda as on a card.
-PYTHON_PROGRAM = """
-import os, subprocess, sys
-from pathlib import Path
-from headroom.torch import _build
-try:
-    command = _build.compile_command(cuda=True)
-except _build.BuildError as error:
-    print("skipped:", error)
-    raise SystemExit(0)
+PYTHON_PROGRAM = BEGIN + """
 folder = Path(sys.argv[2])
 for option, name in (("-DRUNTIME_ONLY", "runtime.so"), ("-DDRIVER_ONLY", "libcuda.so.1")):
     subprocess.run(command + [option, "-fvisibility=default", "-shared", sys.argv[1], "-o", str(folder / name)], check=True)

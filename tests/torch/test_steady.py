@@ -103,8 +103,8 @@ class Steady(unittest.TestCase):
 
     def test_an_interrupted_program_can_go_on(self):
         process = self.start("""
-            say_after(4)
             with contextlib.suppress(KeyboardInterrupt):
+                say_after(4)
                 while True:
                     step()
             say_after(4)
