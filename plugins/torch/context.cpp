@@ -176,13 +176,6 @@ HR_API uint64_t headroom_torch_allocator(void)
 	return headroom::allocator.id;
 }
 
-HR_API hr_name headroom_torch_set_scope(hr_name scope)
-{
-	hr_name before = headroom::names.scope;
-	headroom::names.scope = scope;
-	return before;
-}
-
 HR_API void headroom_torch_watch_ops(int on)
 {
 	headroom::watch_ops(on != 0);

@@ -148,9 +148,8 @@ def load(cuda):
     for name, result in (("headroom_torch_enter", ctypes.c_int), ("headroom_torch_leave", None)):
         getattr(plugin.fast, name).restype = result
         getattr(plugin.fast, name).argtypes = [ctypes.c_uint64]
-    for name in ("headroom_torch_set_scope", "headroom_torch_set_tag"):
-        getattr(plugin, name).restype = ctypes.c_uint32
-        getattr(plugin, name).argtypes = [ctypes.c_uint32]
+    plugin.headroom_torch_set_tag.restype = ctypes.c_uint32
+    plugin.headroom_torch_set_tag.argtypes = [ctypes.c_uint32]
     if cuda:
         plugin.headroom_torch_shareable.restype = None
         plugin.headroom_torch_shareable.argtypes = [ctypes.c_int]
