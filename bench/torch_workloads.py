@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Headroom as PyTorch's allocator, without Large Model Support: step time and peak memory of six programs, compared with PyTorch's own allocator.
 
-    bench/torch_workloads.py --all [--quick] [--rounds N] [--steps N] [--build FOLDER] [--device cpu --small]
+    bench/torch_workloads.py --all [--quick] [--steps N] [--build FOLDER] [--device cpu --small]
     bench/torch_workloads.py --workload NAME --allocator native|expandable|headroom [--steps N]
 
     gpt2       GPT-2 medium, batch 8 x 1024, bf16 autocast, AdamW, dropout on
@@ -14,10 +14,11 @@
     fragmentation   a limit filled with blocks of 1.5 to 9 MB, every second one freed, then one tensor of a part of the free bytes. Blocks of this size share
                segments in PyTorch's native allocator, so none of them can be released; the contents of all other blocks are compared at the end
 
---all runs each pair of workload and allocator in a process of its own, the allocators alternating. A common process would save seconds, but memory that
-one workload leaves in pieces would count against the next, and the native allocator's state cannot be reset.
+--all runs each pair of workload and allocator in a process of its own: memory that one workload leaves in pieces would count against the next. The processes
+of a workload run at the same time and take turns, a step each, so that a slow moment of the machine meets all of them.
 
-Step time: the median of the steps after the warm-up, the device synchronized at the end of each. Reserved: the peak over the whole process. With --device cpu the programs run
+Step time: the median of the steps after the warm-up, the device synchronized at the end of each. /native: the median of the ratios of the same step. Reserved: the peak
+over the whole process. With --device cpu the programs run
 on Headroom's emulated device, to show that they work; PyTorch has no figures of memory there.
 """
 import argparse
@@ -35,6 +36,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 ALLOCATORS = ("native", "expandable", "headroom")
 WARMUP = 4
+READY = "ready for a step"  # what a child that takes turns prints before each
 FRAGMENTED_LIMIT = 4 << 30
 FRAGMENTED_PARTS = (0.5, 0.75, 0.9)  # all above the rest of the limit, which no block was taken from
 
@@ -56,25 +58,52 @@ def environment(options, **changes):
     return result
 
 
+class Child:
+    """This interpreter with arguments, in a process that is killed after timeout seconds. show is called with each line that it prints."""
+
+    def __init__(self, arguments, variables, timeout, show=None):
+        self.process = subprocess.Popen([sys.executable, *map(str, arguments)], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        text=True)
+        self.killer = threading.Timer(timeout, self.process.kill)
+        self.killer.start()
+        self.show, self.result, self.last = show, None, ""
+
+    def read(self, until=None):
+        """Reads up to a line, or to the end. Whether that line came."""
+        for line in self.process.stdout:
+            line = line.rstrip()
+            if line.startswith("{"):
+                self.result = json.loads(line)
+            elif until and line == until:
+                return True
+            elif line:
+                self.last = line
+                if self.show:
+                    self.show(line)
+        return False
+
+    def take_turn(self):
+        """Lets the child run a step. False: it has ended."""
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass    # read() sees the end
+        return self.read(READY)
+
+    def finish(self):
+        """The dictionary that it printed, or {"failed": reason}."""
+        self.read()
+        self.process.stdin.close()
+        self.process.wait()
+        self.killer.cancel()
+        if self.result and self.process.returncode == 0:
+            return self.result
+        return {"failed": f"exit status {self.process.returncode}: {self.last[:300]}"}
+
+
 def run_child(arguments, variables, timeout, show=None):
-    """Starts this interpreter with arguments. The dictionary that it prints as its last line, or {"failed": reason}. show is called with each other line."""
-    process = subprocess.Popen([sys.executable, *map(str, arguments)], env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    result, last = None, ""
-    killer = threading.Timer(timeout, process.kill)
-    killer.start()
-    for line in process.stdout:
-        line = line.rstrip()
-        if line.startswith("{"):
-            result = json.loads(line)
-        elif line:
-            last = line
-            if show:
-                show(line)
-    process.wait()
-    killer.cancel()
-    if result and process.returncode == 0:
-        return result
-    return {"failed": f"exit status {process.returncode}: {last[:300]}"}
+    return Child(arguments, variables, timeout, show).finish()
 
 
 def install(allocator, device, **settings):
@@ -215,13 +244,16 @@ def measure(options):
     steps = options.steps or (4 if options.small else steps // 2 if options.quick else steps)
     seconds = []
     for number in range(WARMUP + steps):
+        if options.turns:
+            print(READY, flush=True)
+            sys.stdin.readline()
         begin = time.perf_counter()
         step(number)
         synchronize(options.device)
         seconds.append(time.perf_counter() - begin)
-    timed = seconds[WARMUP:]
-    print(json.dumps({"workload": options.workload, "allocator": options.allocator, "steps": steps, "ms": 1e3 * statistics.median(timed),
-                      "mean_ms": 1e3 * statistics.mean(timed), **memory(options.allocator, options.device)}), flush=True)
+    timed = [1e3 * second for second in seconds[WARMUP:]]
+    print(json.dumps({"workload": options.workload, "allocator": options.allocator, "ms": statistics.median(timed), "steps_ms": [round(one, 3) for one in timed],
+                      **memory(options.allocator, options.device)}), flush=True)
 
 
 # ---- fragmentation ----
@@ -263,12 +295,11 @@ def ratio(row, other, name):
     return f"{row[name] / other[name]:.3f}" if row and other and row.get(name) and other.get(name) else "-"
 
 
-def merge(rows):
-    """Of one workload and allocator: the best time of the rounds, and the highest peaks."""
-    failed = [row for row in rows if "failed" in row]
-    if failed:
-        return failed[0]
-    return {**rows[0], "ms": min(row["ms"] for row in rows), **{name: max(row[name] for row in rows) for name in ("reserved", "live", "card") if name in rows[0]}}
+def step_ratio(row, other):
+    """The median of the ratios of each step to the same step of another allocator."""
+    if not row or not other or "failed" in row or "failed" in other:
+        return "-"
+    return f"{statistics.median(a / b for a, b in zip(row['steps_ms'], other['steps_ms'])):.3f}"
 
 
 def print_table(results):
@@ -276,7 +307,7 @@ def print_table(results):
     print("\n" + " ".join(f"{head:>11}" for head in heads))
     for name, row in results.items():
         native, expandable, headroom = (row.get(allocator) for allocator in ALLOCATORS)
-        cells = [name, *(cell(one, "ms", 1, 2) for one in (native, expandable, headroom)), ratio(headroom, native, "ms"), cell(headroom, "live", 1e9, 3),
+        cells = [name, *(cell(one, "ms", 1, 2) for one in (native, expandable, headroom)), step_ratio(headroom, native), cell(headroom, "live", 1e9, 3),
                  *(cell(one, "reserved", 1e9, 3) for one in (native, expandable, headroom)), ratio(headroom, expandable, "reserved")]
         print(" ".join(f"{text:>11}" for text in cells))
 
@@ -290,31 +321,32 @@ def print_fragmentation(rows):
         print(f"  {allocator:<11} {parts or row['failed']}" + (f"; {row['changed']} BLOCKS CHANGED" if row.get("changed") else ""))
 
 
-def run_one(options, allocator, workload):
-    arguments = [__file__, "--allocator", allocator, "--workload", workload, "--device", options.device, "--steps", options.steps]
+def start_one(options, allocator, workload):
+    arguments = [__file__, "--allocator", allocator, "--workload", workload, "--device", options.device, "--steps", options.steps, "--turns"]
     arguments += [flag for flag, on in (("--small", options.small), ("--quick", options.quick)) if on]
     changes = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"} if allocator == "expandable" else {}
+    return Child(arguments, environment(options, **changes), options.timeout)
+
+
+def run_workload(options, allocators, workload):
+    """All allocators side by side, a step each in turn. A row for each."""
     begin = time.monotonic()
-    row = run_child(arguments, environment(options, **changes), options.timeout)
-    print(f"{workload} {allocator}: {row.get('failed') or json.dumps(row)} ({time.monotonic() - begin:.1f} s)", flush=True)
-    return row
+    children = {allocator: start_one(options, allocator, workload) for allocator in allocators}
+    running = [child for child in children.values() if child.read(READY)]
+    while running:
+        running = [child for child in running if child.take_turn()]
+    rows = {allocator: child.finish() for allocator, child in children.items()}
+    for allocator, row in rows.items():
+        print(f"{workload} {allocator}: {row.get('failed') or json.dumps(row)} ({time.monotonic() - begin:.1f} s)", flush=True)
+    return rows
 
 
 def run_all(options):
     # On the CPU expandable segments do not exist, and nothing limits PyTorch.
     allocators = ALLOCATORS if options.device == "cuda" else ("native", "headroom")
     names = [options.workload] if options.workload else [*WORKLOADS, "fragmentation"]
-    results = {}
-    for workload in names:
-        if workload == "fragmentation":
-            continue
-        rows = {allocator: [] for allocator in allocators}
-        for _ in range(options.rounds):
-            for allocator in allocators:
-                rows[allocator].append(run_one(options, allocator, workload))
-        results[workload] = {allocator: merge(found) for allocator, found in rows.items()}
-    limited = {allocator: run_one(options, allocator, "fragmentation") for allocator in allocators if options.device == "cuda" or allocator == "headroom"} \
-        if "fragmentation" in names else {}
+    results = {workload: run_workload(options, allocators, workload) for workload in names if workload != "fragmentation"}
+    limited = run_workload(options, allocators if options.device == "cuda" else ("headroom",), "fragmentation") if "fragmentation" in names else {}
     if results:
         print_table(results)
     if limited:
@@ -329,11 +361,11 @@ def main():
     parser.add_argument("--workload", choices=[*WORKLOADS, "fragmentation"], help="this one alone")
     parser.add_argument("--allocator", choices=ALLOCATORS, default="headroom")
     parser.add_argument("--steps", type=int, default=0, help="timed steps; default 20 to 100, depending on the workload")
-    parser.add_argument("--rounds", type=int, default=1, help="of all allocators for each workload; the best time counts")
+    parser.add_argument("--turns", action="store_true", help="wait for a line of input before each step")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the program")
     parser.add_argument("--quick", action="store_true", help="half the steps")
-    parser.add_argument("--timeout", type=int, default=90, help="seconds for one process")
+    parser.add_argument("--timeout", type=int, default=180, help="seconds for one process")
     parser.add_argument("--build", default=ROOT / "build-gpu", help="folder of libheadroom.so.0; HEADROOM_LIBRARY_DIR comes first")
     options = parser.parse_args()
     if options.all:
