@@ -88,6 +88,33 @@ class Names(unittest.TestCase):
                 assert held()["inputs"] == 2 * MIB, held()
         """)
 
+    def test_arguments_by_name_are_inputs_and_may_have_any_name(self):
+        self.run_program("""
+            class Named(Net):
+                def forward(self, *, module):
+                    return super().forward(module)
+            model = Named()
+            for _ in range(2):                # the second batch is made after a forward, so its tag is not that of the phase
+                batch = torch.randn(1024, 512)
+                model(module=batch).mean().backward()
+                assert held()["inputs"] == 2 * MIB, held()
+        """)
+
+    def test_a_forward_that_raises_leaves_no_scope_behind(self):
+        self.run_program("""
+            class Raises(torch.nn.Module):
+                def forward(self, x):
+                    raise KeyError("forward")
+            model = torch.nn.Sequential(torch.nn.Sequential(Raises()), torch.nn.Identity())
+            for _ in range(2):
+                try:
+                    model(torch.ones(4))
+                except KeyError:
+                    pass
+            outside = torch.ones(MIB)         # 4 MiB
+            assert held("scope")[""] >= 4 * MIB, held("scope")
+        """)
+
     def test_an_evicted_weight_keeps_its_tag(self):
         result = environment.run_python("-c", BEGIN + textwrap.dedent("""
             plugin.install(limit="16MB", lms=True, device="cpu", movable="64KiB")
