@@ -84,7 +84,7 @@ static hr__blockfile_block block_at(const hr__blockfile *file, uint64_t offset)
 {
 	const hr__blockfile_extent *extent = &file->extents[file->newest];
 	HR_ASSERT(offset + file->block_bytes <= file->end && file->end - offset <= extent->bytes);
-	return (hr__blockfile_block){ (char *)extent->base + (offset - (file->end - extent->bytes)), file->newest, offset };
+	return (hr__blockfile_block){ (char *)extent->base + (offset - (file->end - extent->bytes)), file->block_bytes, file->newest, offset };
 }
 
 /* Checking the size is not enough: add_chunk may have extended a truncated file again. */

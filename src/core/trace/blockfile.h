@@ -57,6 +57,7 @@ typedef struct hr__blockfile {
 
 typedef struct hr__blockfile_block {
 	void *memory;
+	uint32_t bytes;
 	uint32_t extent; /* for hr__blockfile_give */
 	uint64_t offset; /* in the file */
 } hr__blockfile_block;
