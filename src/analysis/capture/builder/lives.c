@@ -4,7 +4,7 @@
  *   1  by_place finds exactly the copies whose birth has state.copy set
  *   2  births come before what continues them: life.birth <= its own index
  *   3  state.copy and state.away are meaningful for births alone */
-#include "analysis/capture/lives.h"
+#include "analysis/capture/builder/lives.h"
 
 #define NO_COPY 0u
 
