@@ -5,25 +5,29 @@
 
 #define FIRST_SLOTS 64u
 
-static hr_status table_new(uint32_t slots, hr__lookup_table **out)
+/* An empty table. NULL: *status says why. */
+static hr__lookup_table *table_new(uint32_t slots, hr_status *status)
 {
 	HR_ASSERT(slots >= 2 && (slots & (slots - 1)) == 0);
 	void *block;
 	size_t bytes = sizeof(hr__lookup_table) + (size_t)slots * sizeof(hr__atomic_u32);
 	int error = hr__os()->alloc(bytes, &block);
-	if (error) return hr__os_fail(error, "cannot get %zu bytes of host memory for the table of addresses", bytes);
-	*out = block;
-	(*out)->shift = (uint32_t)__builtin_clz(slots) + 1;
-	(*out)->mask = slots - 1;
-	(*out)->bytes = bytes;
-	return HR_OK;
+	if (error) {
+		*status = hr__os_fail(error, "cannot get %zu bytes of host memory for the table of addresses", bytes);
+		return NULL;
+	}
+	hr__lookup_table *table = block;
+	table->shift = (uint32_t)__builtin_clz(slots) + 1;
+	table->mask = slots - 1;
+	table->bytes = bytes;
+	return table;
 }
 
 hr_status hr__lookup_init(hr__lookup *lookup, const hr__chunk *chunks)
 {
-	hr__lookup_table *table;
-	hr_status status = table_new(FIRST_SLOTS, &table);
-	if (status) return status;
+	hr_status status;
+	hr__lookup_table *table = table_new(FIRST_SLOTS, &status);
+	if (!table) return status;
 	lookup->chunks = chunks;
 	hr__store_relaxed(&lookup->table, table);
 	hr__store_relaxed(&lookup->bytes, table->bytes);
@@ -44,9 +48,9 @@ void hr__lookup_destroy(hr__lookup *lookup)
 
 hr_status hr__lookup_grow(hr__lookup *lookup, hr__lookup_table **retired)
 {
-	hr__lookup_table *old = hr__load_relaxed(&lookup->table), *table;
-	hr_status status = table_new((old->mask + 1) * 2, &table);
-	if (status) return status;
+	hr_status status;
+	hr__lookup_table *old = hr__load_relaxed(&lookup->table), *table = table_new((old->mask + 1) * 2, &status);
+	if (!table) return status;
 	for (uint32_t i = 0; i <= old->mask; i++) {
 		uint32_t slot = hr__load_relaxed(&old->slots[i]);
 		if (!slot) continue;
