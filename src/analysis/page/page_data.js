@@ -1,4 +1,4 @@
-/* page_data.js - the capture in the browser: decodes what page.c wrote, and answers the queries of the chart, the map and the tables.
+/* page_data.js - the capture in the browser: decodes the data (page_writer.h), and answers the queries of the chart, the map and the tables.
  *
  * Two data structures make a million events fast:
  *   - The changes of a device are an array with the total after each change, and a pyramid of maxima over it. A column of the chart
