@@ -136,7 +136,7 @@ hr_status hr__registry_set_cuda(const hr_cuda_options *options);
 hr_status hr__registry_set_emulated(const hr_emulated_options *options);
 hr_status hr__registry_set_simulated(const hr_simulated_options *options);
 
-/* A message saying why the last count found no CUDA device; "" when it found one. Under the registry's lock (cuda.c). */
+/* A message saying why the last count found no CUDA device; "" when it found one. Under the registry's lock (cuda_load.c). */
 const char *hr__cuda_why(void);
 /* Whether CUDA is enabled and a driver exists, but shows no device. */
 bool hr__cuda_is_broken(void);

@@ -88,7 +88,12 @@ bool hr__trace_is_open(void)
 /* What the caller of hr__trace_close must know about the file. */
 static hr_status report_end(const hr__trace_file_end *end)
 {
-	if (end->is_cut) return hr__fail(HR_IO, "the trace %s was shortened by another program while it was recorded; events in the part that was cut off, and all later ones, are missing", recorded_path);
+	if (end->is_cut) {
+		return hr__fail(HR_IO,
+		                "the trace %s was shortened by another program while it was recorded; events in the part that was cut off, and all "
+		                "later ones, are missing",
+		                recorded_path);
+	}
 	if (end->lost != 0) {
 		return hr__fail(HR_IO, "%llu event%s missing from the trace %s: %s", (unsigned long long)end->lost, end->lost == 1 ? " is" : "s are", recorded_path,
 		                end->growth_error != 0 ? hr__os_error(end->growth_error) : "too many threads");
