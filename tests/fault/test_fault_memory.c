@@ -1,56 +1,18 @@
-/* test_fault_memory.c - every call of the operating system and of the device fails, once, and permanently from some call on.
+/* test_fault_memory.c - every call of the operating system and of the device fails, once, and permanently from some call on
+ * (support_faults.h).
  *
- * A scenario is a small program. It is run with the 1st call failing, the 2nd, the 3rd, until a run hits no failure. It must not
- * crash; after each call, whatever it returns, the allocator is consistent and its bytes in use are those of the blocks that the
- * scenario has; at the end nothing acquired from the system is left.
- *
- * Checks make calls too. Those are neither counted nor made to fail: faults are suspended meanwhile. */
+ * A scenario must not crash; after each call, whatever it returns, the allocator is consistent and its bytes in use are those of the
+ * blocks that the scenario has; at the end nothing acquired from the system is left. */
 #include <errno.h>
 
-#include "fault_os.h"
-#include "headroom_backend.h"
 #include "headroom_record.h"
+#include "support_faults.h"
 #include "support_stats.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)
 #define BLOCKS 96u
-
-/* ---- faults ---- */
-
-static struct {
-	bool backend; /* calls of the device, else of the system */
-	bool forever;
-	hr_status status; /* of the device's */
-	uint64_t nth;     /* counted over the whole run; 0 = none */
-	uint64_t before;  /* calls before the last suspension */
-	bool met;         /* a call was made to fail */
-} fault;
-
-static uint64_t calls_made(void)
-{
-	return fault.before + (fault.backend ? hr_backend_calls() : hr_fault_os_calls());
-}
-
-static void arm(uint64_t nth)
-{
-	if (fault.backend) hr_backend_fail_nth(nth, fault.forever, fault.status);
-	else hr_fault_os_fail_nth(nth, fault.forever, ENOMEM);
-}
-
-static void suspend(void)
-{
-	fault.before = calls_made();
-	if (fault.nth && fault.before >= fault.nth) fault.met = true;
-	arm(0);
-}
-
-static void resume(void)
-{
-	if (!fault.nth || (fault.met && !fault.forever)) arm(0);
-	else arm(fault.met ? 1 : fault.nth - fault.before);
-}
 
 /* ---- state of the scenario ---- */
 
@@ -531,10 +493,7 @@ static void scopes(void)
 	}
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} scenarios[] = {
+static const fault_scenario scenarios[] = {
 	{ "the default allocator, simulated", default_on_simulated },
 	{ "the default allocator, emulated", default_on_emulated },
 	{ "the default allocator, host", default_on_cpu },
@@ -559,11 +518,8 @@ static const struct {
 static bool run_once(void (*run)(void), uint64_t nth)
 {
 	hr_fault_os_install();
-	fault.nth = nth;
-	fault.before = 0;
-	fault.met = false;
 	memset(&here, 0, sizeof here);
-	arm(nth);
+	begin_faults(nth);
 	run();
 	here.open = false;
 	hr_shutdown();
@@ -578,24 +534,13 @@ static bool run_once(void (*run)(void), uint64_t nth)
 
 static uint64_t run_all(bool backend, bool forever, hr_status status)
 {
-	uint64_t total = 0;
 	snprintf(recording, sizeof recording, "/tmp/hr-fault-%d.hrt", (int)getpid());
 	unlink(recording); /* left by a killed process with the same id */
-	for (size_t i = 0; i < SCENARIOS; i++) {
-		fault.backend = backend;
-		fault.forever = forever;
-		fault.status = status;
-		uint64_t nth = 1;
-		/* Shows the position in case of a crash. */
-		while (fprintf(stderr, "\r%s, call %llu   ", scenarios[i].name, (unsigned long long)nth), run_once(scenarios[i].run, nth))
-			nth++;
-		printf("# %s: %llu points\n", scenarios[i].name, (unsigned long long)(nth - 1));
-		CHECK_GT(nth, 2);
-		total += nth - 1;
-	}
-	fprintf(stderr, "\n");
-	printf("# %llu points in all\n", (unsigned long long)total);
-	return total;
+	fault.backend = backend;
+	fault.forever = forever;
+	fault.status = status;
+	fault.error = ENOMEM;
+	return run_scenarios(scenarios, SCENARIOS, run_once, 1, 1);
 }
 
 static void test_any_call_of_the_system_may_fail_once(void)

@@ -1,10 +1,9 @@
 /* test_lms_fault.c - every call of the operating system and of the device fails, once, and permanently from some call on, while
  * tensors are created, written, evicted, restored, learned, spilled and verified.
  *
- * As in test_fault_memory.c a scenario is run with the 1st call failing, the 2nd, the 3rd, until a run hits no failure. The status
- * of each call must be plausible; after it the allocator is consistent, and a tensor has the contents last written to it, unless it
- * was being overwritten. At the end, when no call fails any more, every tensor is read back; after that nothing acquired from the
- * system is left. Checks make calls too; those are neither counted nor made to fail.
+ * Scenarios are run as in support_faults.h. The status of each call must be plausible; after it the allocator is consistent, and a
+ * tensor has the contents last written to it, unless it was being overwritten. At the end, when no call fails any more, every tensor is
+ * read back; after that nothing acquired from the system is left.
  *
  * At scale 1: all calls of the system, and all calls of the device that fail once; a third of the others. Everything at scale 3 and
  * above. */
@@ -12,51 +11,14 @@
 #include <errno.h>
 
 #include "core/device/device.h"
-#include "fault_os.h"
-#include "headroom_backend.h"
 #include "core/lms/lms.h"
+#include "support_faults.h"
 #include "support_stats.h"
 #include "test.h"
 
 #define KIB UINT64_C(1024)
 #define MIB (KIB * KIB)
 #define TENSORS 24u
-
-/* ---- faults ---- */
-
-static struct {
-	bool backend; /* calls of the device, else of the system */
-	bool forever;
-	hr_status status; /* returned by the device */
-	int error;        /* returned by the system */
-	uint64_t nth;     /* counted over the whole run; 0 = none */
-	uint64_t before;  /* calls before the last suspension */
-	bool met;         /* a call was made to fail */
-} fault;
-
-static uint64_t calls_made(void)
-{
-	return fault.before + (fault.backend ? hr_backend_calls() : hr_fault_os_calls());
-}
-
-static void arm(uint64_t nth)
-{
-	if (fault.backend) hr_backend_fail_nth(nth, fault.forever, fault.status);
-	else hr_fault_os_fail_nth(nth, fault.forever, fault.error);
-}
-
-static void suspend(void)
-{
-	fault.before = calls_made();
-	if (fault.nth && fault.before >= fault.nth) fault.met = true;
-	arm(0);
-}
-
-static void resume(void)
-{
-	if (!fault.nth || (fault.met && !fault.forever)) arm(0);
-	else arm(fault.met ? 1 : fault.nth - fault.before);
-}
 
 /* ---- state of the scenario ---- */
 
@@ -415,10 +377,7 @@ static void shut_down_in_the_middle(void)
 	else ok(status);
 }
 
-static const struct {
-	const char *name;
-	void (*run)(void);
-} scenarios[] = {
+static const fault_scenario scenarios[] = {
 	{ "by hand", lru_by_hand },
 	{ "by hand, verified", verified_by_hand },
 	{ "by hand, with a file, verified", spilled_and_verified },
@@ -453,10 +412,7 @@ static bool run_once(void (*run)(void), uint64_t nth)
 	memcpy(folder, here.folder, sizeof folder);
 	memset(&here, 0, sizeof here);
 	memcpy(here.folder, folder, sizeof folder);
-	fault.nth = nth;
-	fault.before = 0;
-	fault.met = false;
-	arm(nth);
+	begin_faults(nth);
 	run();
 	here.open = false;
 	hr_shutdown();
@@ -469,29 +425,17 @@ static bool run_once(void (*run)(void), uint64_t nth)
 
 static uint64_t run_all(bool backend, bool forever, hr_status status, int error, double share)
 {
-	uint64_t total = 0;
+	/* At scale 0.1 a tenth of the calls; each seed chooses others. */
+	double scale = hr_test_scale() * share;
+	uint64_t stride = scale < 1 ? (uint64_t)(1 / scale + 0.5) : 1;
 	setenv("HEADROOM_CUDA", "0", 1);
 	snprintf(here.folder, sizeof here.folder, "/tmp/hr-lms-fault-XXXXXX");
 	CHECK(mkdtemp(here.folder) != NULL);
-	for (size_t i = 0; i < SCENARIOS; i++) {
-		fault.backend = backend;
-		fault.forever = forever;
-		fault.status = status;
-		fault.error = error;
-		/* At scale 0.1 a tenth of the calls; each seed chooses others. */
-		double scale = hr_test_scale() * share;
-		uint64_t stride = scale < 1 ? (uint64_t)(1 / scale + 0.5) : 1, nth = 1 + (stride > 1 ? hr_test_seed() % stride : 0),
-				 points = 0;
-		while (fprintf(stderr, "\r%s, call %llu   ", scenarios[i].name, (unsigned long long)nth), run_once(scenarios[i].run, nth)) {
-			nth += stride;
-			points++;
-		}
-		printf("# %s: %llu points\n", scenarios[i].name, (unsigned long long)points);
-		if (scale >= 1) CHECK_GT(points, 2);
-		total += points;
-	}
-	fprintf(stderr, "\n");
-	printf("# %llu points in all\n", (unsigned long long)total);
+	fault.backend = backend;
+	fault.forever = forever;
+	fault.status = status;
+	fault.error = error;
+	uint64_t total = run_scenarios(scenarios, SCENARIOS, run_once, 1 + hr_test_seed() % stride, stride);
 	CHECK_EQ(rmdir(here.folder), 0);
 	return total;
 }
