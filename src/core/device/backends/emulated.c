@@ -29,23 +29,24 @@
 #include "core/base/status.h"
 #include "core/base/text/text.h"
 #include "core/device/device.h"
+#include "core/device/backends/handles.h"
 #include "core/device/backends/mappings.h"
 #include "core/device/backends/queue.h"
 #include "core/os/os.h"
 
 #define MAX_STREAMS 128u
-#define EVENTS_AT_FIRST 64u
 #define NO_FILE (-1)
 #define HOST_SPAN (UINT64_C(1) << 40) /* size of the file for pages of host memory; it uses memory only where it is written */
 #define SLEEP_SLACK_NS 80000u         /* a sleep can end this much late; the remaining time is spent spinning */
 
 typedef struct emu_event {
+	hr__event_head head;
+	bool recorded;
 	hr__queue *queue; /* the queue of the stream it was recorded on; NULL = not recorded, or the stream had no work: done */
 	uint64_t ticket;
 	uint64_t time;           /* when it happened; valid once it is recorded and in no list */
-	uint32_t next, previous; /* in a stream's list, or in the free list (next only): event numbers, 0 = none */
+	uint32_t next, previous; /* in a stream's list: event numbers, 0 = none */
 	uint32_t list;           /* 1 + the stream whose list it is in; 0 = none */
-	bool live, recorded;
 } emu_event;
 
 /* The events of a stream that have not happened, ordered by ticket. */
@@ -62,11 +63,8 @@ typedef struct emulated {
 	uint64_t plain_bytes;
 	uint64_t to_device_free, to_host_free; /* when each direction of the link becomes free; host clock */
 	hr__queue *queues[MAX_STREAMS];        /* created when first needed, kept until close because events and waits refer to them */
-	bool stream_live[MAX_STREAMS];
 	emu_list lists[MAX_STREAMS];
-	emu_event *events; /* event number e is events[e - 1] */
-	size_t event_capacity;
-	uint32_t event_made, event_free;
+	hr__handles handles;
 } emulated;
 
 static void *pointer(uint64_t address)
@@ -92,8 +90,8 @@ static hr_status emu_open(void *config, uint32_t index, void **device, hr_backen
 	emulated *emu = memory;
 	emu->options = *(const hr_emulated_options *)config;
 	emu->file = emu->host_file = NO_FILE;
-	emu->stream_live[0] = true;
 	hr__lock_init(&emu->lock, HR__RANK_DEVICE);
+	hr__handles_init(&emu->handles, "emulated", MAX_STREAMS, sizeof(emu_event));
 	hr__mappings_init(&emu->mappings, emu->options.page_bytes);
 	*caps = (hr_backend_caps){ .total_bytes = emu->options.memory_bytes,
 		                       .page_bytes = emu->options.page_bytes,
@@ -122,7 +120,7 @@ static void emu_close(void *device)
 	hr__mappings_destroy(&emu->mappings);
 	if (emu->file != NO_FILE) hr__os()->file_close(emu->file);
 	if (emu->host_file != NO_FILE) hr__os()->file_close(emu->host_file);
-	if (emu->events) hr__os()->free(emu->events, emu->event_capacity * sizeof *emu->events);
+	hr__handles_destroy(&emu->handles);
 	hr__os()->free(emu, sizeof *emu);
 }
 
@@ -219,21 +217,6 @@ static hr_status emu_page_create(void *device, hr_page *page)
 	return status;
 }
 
-static hr_status emu_page_destroy(void *device, hr_page page)
-{
-	emulated *emu = device;
-	hr__lock_take(&emu->lock);
-	hr_status status = hr__mappings_page_check(&emu->mappings, page);
-	hr__lock_release(&emu->lock);
-	if (status != HR_OK) return status;
-	int error = hr__os()->punch(emu->file, page, emu->options.page_bytes);
-	if (error) return hr__os_fail(error, "giving the memory of a page back");
-	hr__lock_take(&emu->lock);
-	status = hr__mappings_page_destroy(&emu->mappings, page);
-	hr__lock_release(&emu->lock);
-	return status;
-}
-
 static hr_status emu_host_page_create(void *device, hr_page *page)
 {
 	emulated *emu = device;
@@ -247,14 +230,16 @@ static hr_status emu_host_page_create(void *device, hr_page *page)
 	return status;
 }
 
-static hr_status emu_host_page_destroy(void *device, hr_page page)
+/* Of either kind of memory. */
+static hr_status emu_page_destroy(void *device, hr_page page)
 {
 	emulated *emu = device;
 	hr__lock_take(&emu->lock);
 	hr_status status = hr__mappings_page_check(&emu->mappings, page);
+	int file = hr__mappings_is_host_page(&emu->mappings, page) ? emu->host_file : emu->file;
 	hr__lock_release(&emu->lock);
 	if (status != HR_OK) return status;
-	int error = hr__os()->punch(emu->host_file, page, emu->options.page_bytes);
+	int error = hr__os()->punch(file, page, emu->options.page_bytes);
 	if (error) return hr__os_fail(error, "giving the memory of a page back");
 	hr__lock_take(&emu->lock);
 	status = hr__mappings_page_destroy(&emu->mappings, page);
@@ -489,7 +474,7 @@ static hr_status run_command(void *device, const hr__queue_command *command)
 
 static emu_event *event_at(const emulated *emu, uint32_t number)
 {
-	return number ? &emu->events[number - 1] : NULL;
+	return number ? hr__handles_event_at(&emu->handles, number) : NULL;
 }
 
 static void unlink_event(emulated *emu, emu_event *event)
@@ -535,11 +520,9 @@ static void note_ran(void *device, uint32_t stream, uint64_t ticket)
 /* The queue of a stream; NULL for a stream that was never given work, unless [needed]. */
 static hr_status find_queue(emulated *emu, hr_native_stream stream, bool needed, hr__queue **out)
 {
-	hr_status status = HR_OK;
 	hr__lock_take(&emu->lock);
-	if (stream >= MAX_STREAMS || !emu->stream_live[stream]) {
-		status = hr__fail(HR_INVALID_ARGUMENT, "the emulated device has no stream %llu", (unsigned long long)stream);
-	} else {
+	hr_status status = hr__handles_stream_check(&emu->handles, stream);
+	if (status == HR_OK) {
 		if (needed && !emu->queues[stream]) {
 			status = hr__queue_open(run_command, note_ran, emu, (uint32_t)stream, &emu->queues[stream]);
 		}
@@ -559,15 +542,8 @@ static hr_status push(emulated *emu, hr_native_stream stream, const hr__queue_co
 static hr_status emu_stream_create(void *device, hr_native_stream *stream)
 {
 	emulated *emu = device;
-	hr_status status = HR_OK;
-	uint32_t slot = 1;
 	hr__lock_take(&emu->lock);
-	while (slot < MAX_STREAMS && emu->stream_live[slot]) slot++;
-	if (slot == MAX_STREAMS) status = hr__fail(HR_TOO_MANY, "the emulated device has %u streams already", MAX_STREAMS);
-	if (status == HR_OK) {
-		emu->stream_live[slot] = true;
-		*stream = slot;
-	}
+	hr_status status = hr__handles_stream_create(&emu->handles, stream);
 	hr__lock_release(&emu->lock);
 	return status;
 }
@@ -575,13 +551,14 @@ static hr_status emu_stream_create(void *device, hr_native_stream *stream)
 static hr_status emu_stream_destroy(void *device, hr_native_stream stream)
 {
 	emulated *emu = device;
-	hr__queue *queue = NULL;
-	if (stream == 0) return hr__fail(HR_INVALID_ARGUMENT, "the default stream cannot be destroyed");
-	hr_status status = find_queue(emu, stream, false, &queue);
+	hr__lock_take(&emu->lock);
+	hr_status status = hr__handles_stream_check_destroy(&emu->handles, stream);
+	hr__queue *queue = status == HR_OK ? emu->queues[stream] : NULL;
+	hr__lock_release(&emu->lock);
 	if (status != HR_OK) return status;
 	if (queue) hr__queue_stop(queue);
 	hr__lock_take(&emu->lock);
-	emu->stream_live[stream] = false;
+	hr__handles_stream_destroy(&emu->handles, stream);
 	hr__lock_release(&emu->lock);
 	return HR_OK;
 }
@@ -597,46 +574,29 @@ static hr_status emu_stream_synchronize(void *device, hr_native_stream stream)
 
 /* ---- events ---- */
 
-static hr_status find_event(const emulated *emu, hr_native_event event, emu_event **out)
+/* NULL when there is no such event, with its status. */
+static emu_event *find_event(const emulated *emu, hr_native_event event, hr_status *status)
 {
 	HR_ASSERT(hr__lock_is_mine(&emu->lock));
-	if (event < 1 || event > emu->event_made || !emu->events[event - 1].live) {
-		return hr__fail(HR_INVALID_ARGUMENT, "the emulated device has no event %llu", (unsigned long long)event);
-	}
-	*out = &emu->events[event - 1];
-	return HR_OK;
+	return hr__handles_event_find(&emu->handles, event, status);
 }
 
 /* Copies the current state of the event. */
 static hr_status read_event(emulated *emu, hr_native_event event, emu_event *out)
 {
-	emu_event *found = NULL;
+	hr_status status;
 	hr__lock_take(&emu->lock);
-	hr_status status = find_event(emu, event, &found);
-	if (status == HR_OK) *out = *found;
+	const emu_event *found = find_event(emu, event, &status);
+	if (found) *out = *found;
 	hr__lock_release(&emu->lock);
 	return status;
-}
-
-static hr_status grow_events(emulated *emu)
-{
-	int error = hr__os_grow(&emu->events, &emu->event_capacity, sizeof *emu->events, EVENTS_AT_FIRST);
-	return error ? hr__os_fail(error, "events of the emulated device") : HR_OK;
 }
 
 static hr_status emu_event_create(void *device, hr_native_event *event)
 {
 	emulated *emu = device;
-	hr_status status = HR_OK;
 	hr__lock_take(&emu->lock);
-	if (!emu->event_free && emu->event_made == emu->event_capacity) status = grow_events(emu);
-	if (status == HR_OK) {
-		uint32_t number = emu->event_free ? emu->event_free : ++emu->event_made;
-		emu_event *made = &emu->events[number - 1];
-		emu->event_free = emu->event_free ? made->next : 0;
-		*made = (emu_event){ .live = true };
-		*event = number;
-	}
+	hr_status status = hr__handles_event_create(&emu->handles, event);
 	hr__lock_release(&emu->lock);
 	return status;
 }
@@ -644,13 +604,12 @@ static hr_status emu_event_create(void *device, hr_native_event *event)
 static hr_status emu_event_destroy(void *device, hr_native_event event)
 {
 	emulated *emu = device;
-	emu_event *found = NULL;
+	hr_status status;
 	hr__lock_take(&emu->lock);
-	hr_status status = find_event(emu, event, &found);
-	if (status == HR_OK) {
+	emu_event *found = find_event(emu, event, &status);
+	if (found) {
 		unlink_event(emu, found);
-		*found = (emu_event){ .next = emu->event_free };
-		emu->event_free = (uint32_t)event;
+		hr__handles_event_destroy(&emu->handles, event);
 	}
 	hr__lock_release(&emu->lock);
 	return status;
@@ -659,14 +618,13 @@ static hr_status emu_event_destroy(void *device, hr_native_event event)
 static hr_status emu_event_record(void *device, hr_native_event event, hr_native_stream stream)
 {
 	emulated *emu = device;
-	emu_event *found = NULL;
 	hr__queue *queue = NULL;
 	hr_status status = find_queue(emu, stream, false, &queue);
 	if (status != HR_OK) return status;
 	uint64_t ticket = queue ? hr__queue_ticket(queue) : 0;
 	hr__lock_take(&emu->lock);
-	status = find_event(emu, event, &found);
-	if (status == HR_OK) {
+	emu_event *found = find_event(emu, event, &status);
+	if (found) {
 		unlink_event(emu, found);
 		found->queue = queue;
 		found->ticket = ticket;
@@ -683,9 +641,7 @@ static hr_status emu_event_time(void *device, hr_native_event event, uint64_t *n
 	emu_event now;
 	hr_status status = read_event(device, event, &now);
 	if (status != HR_OK) return status;
-	if (!now.recorded) {
-		return hr__fail(HR_INVALID_ARGUMENT, "event %llu of the emulated device was never recorded", (unsigned long long)event);
-	}
+	if (!now.recorded) return hr__handles_event_unrecorded(&((emulated *)device)->handles, event);
 	if (now.list) return HR_NOT_READY;
 	*ns = now.time;
 	return HR_OK;
@@ -771,5 +727,5 @@ const hr_backend hr__backend_emulated = {
 	.host_free = emu_host_free,
 	.event_time = emu_event_time,
 	.host_page_create = emu_host_page_create,
-	.host_page_destroy = emu_host_page_destroy,
+	.host_page_destroy = emu_page_destroy,
 };

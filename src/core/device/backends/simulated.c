@@ -27,6 +27,7 @@
 #include "core/base/status.h"
 #include "core/base/text/text.h"
 #include "core/device/device.h"
+#include "core/device/backends/handles.h"
 #include "core/device/backends/mappings.h"
 #include "core/os/os.h"
 
@@ -34,7 +35,6 @@
 #define LAST_ADDRESS UINT64_C(0x500000000000) /* 64 TiB of them */
 #define PLAIN_UNIT 512u
 #define MAX_STREAMS 256u
-#define EVENTS_AT_FIRST 64u
 #define COPY_LATENCY_NS 20000u
 #define KERNEL_LATENCY_NS 2000u
 #define DEVICE_BYTES_PER_S UINT64_C(4300000000000)
@@ -42,9 +42,9 @@
 #define SIZE_BUCKETS 256u
 
 typedef struct sim_event {
+	hr__event_head head;
+	bool recorded;
 	uint64_t time;
-	uint32_t next; /* in the free list: index + 1 of the next, 0 = none */
-	bool live, recorded;
 } sim_event;
 
 typedef struct simulated {
@@ -57,10 +57,7 @@ typedef struct simulated {
 	uint64_t host_time;
 	uint64_t to_device_free, to_host_free; /* when each copy engine becomes free */
 	uint64_t stream_time[MAX_STREAMS];
-	bool stream_live[MAX_STREAMS];
-	sim_event *events; /* event number e is events[e - 1] */
-	size_t event_capacity;
-	uint32_t event_made, event_free;
+	hr__handles handles;
 } simulated;
 
 static uint64_t later(uint64_t a, uint64_t b)
@@ -87,8 +84,8 @@ static hr_status sim_open(void *config, uint32_t index, void **device, hr_backen
 	simulated *sim = memory;
 	sim->options = *(const hr_simulated_options *)config;
 	sim->next_address = FIRST_ADDRESS;
-	sim->stream_live[0] = true;
 	hr__lock_init(&sim->lock, HR__RANK_DEVICE);
+	hr__handles_init(&sim->handles, "simulated", MAX_STREAMS, sizeof(sim_event));
 	hr__mappings_init(&sim->mappings, sim->options.page_bytes);
 	*caps = (hr_backend_caps){ .total_bytes = sim->options.memory_bytes,
 		                       .page_bytes = sim->options.page_bytes,
@@ -116,7 +113,7 @@ static void sim_close(void *device)
 		}
 	}
 	hr__mappings_destroy(&sim->mappings);
-	if (sim->events) hr__os()->free(sim->events, sim->event_capacity * sizeof *sim->events);
+	hr__handles_destroy(&sim->handles);
 	hr__os()->free(sim, sizeof *sim);
 }
 
@@ -326,30 +323,23 @@ static hr_status sim_host_free(void *device, void *block, uint64_t bytes)
 
 static hr_status check_stream(const simulated *sim, hr_native_stream stream)
 {
-	if (stream < MAX_STREAMS && sim->stream_live[stream]) return HR_OK;
-	return hr__fail(HR_INVALID_ARGUMENT, "the simulated device has no stream %llu", (unsigned long long)stream);
+	HR_ASSERT(hr__lock_is_mine(&sim->lock));
+	return hr__handles_stream_check(&sim->handles, stream);
 }
 
-static hr_status check_event(const simulated *sim, hr_native_event event)
+/* NULL when there is no such event, with its status. */
+static sim_event *find_event(const simulated *sim, hr_native_event event, hr_status *status)
 {
-	if (event >= 1 && event <= sim->event_made && sim->events[event - 1].live) return HR_OK;
-	return hr__fail(HR_INVALID_ARGUMENT, "the simulated device has no event %llu", (unsigned long long)event);
+	HR_ASSERT(hr__lock_is_mine(&sim->lock));
+	return hr__handles_event_find(&sim->handles, event, status);
 }
 
 static hr_status sim_stream_create(void *device, hr_native_stream *stream)
 {
 	simulated *sim = device;
-	hr_status status = HR_OK;
-	uint32_t slot = 1;
 	hr__lock_take(&sim->lock);
-	while (slot < MAX_STREAMS && sim->stream_live[slot]) slot++;
-	if (slot == MAX_STREAMS) {
-		status = hr__fail(HR_TOO_MANY, "the simulated device has %u streams already", MAX_STREAMS);
-	} else {
-		sim->stream_live[slot] = true;
-		sim->stream_time[slot] = sim->host_time;
-		*stream = slot;
-	}
+	hr_status status = hr__handles_stream_create(&sim->handles, stream);
+	if (status == HR_OK) sim->stream_time[*stream] = sim->host_time;
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -358,9 +348,8 @@ static hr_status sim_stream_destroy(void *device, hr_native_stream stream)
 {
 	simulated *sim = device;
 	hr__lock_take(&sim->lock);
-	hr_status status = check_stream(sim, stream);
-	if (status == HR_OK && stream == 0) status = hr__fail(HR_INVALID_ARGUMENT, "the default stream cannot be destroyed");
-	if (status == HR_OK) sim->stream_live[stream] = false;
+	hr_status status = hr__handles_stream_check_destroy(&sim->handles, stream);
+	if (status == HR_OK) hr__handles_stream_destroy(&sim->handles, stream);
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -375,25 +364,11 @@ static hr_status sim_stream_synchronize(void *device, hr_native_stream stream)
 	return status;
 }
 
-static hr_status grow_events(simulated *sim)
-{
-	int error = hr__os_grow(&sim->events, &sim->event_capacity, sizeof *sim->events, EVENTS_AT_FIRST);
-	return error ? hr__os_fail(error, "events of the simulated device") : HR_OK;
-}
-
 static hr_status sim_event_create(void *device, hr_native_event *event)
 {
 	simulated *sim = device;
-	hr_status status = HR_OK;
 	hr__lock_take(&sim->lock);
-	if (!sim->event_free && sim->event_made == sim->event_capacity) status = grow_events(sim);
-	if (status == HR_OK) {
-		uint32_t number = sim->event_free ? sim->event_free : ++sim->event_made;
-		sim_event *made = &sim->events[number - 1];
-		sim->event_free = sim->event_free ? made->next : 0;
-		*made = (sim_event){ .live = true };
-		*event = number;
-	}
+	hr_status status = hr__handles_event_create(&sim->handles, event);
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -401,12 +376,9 @@ static hr_status sim_event_create(void *device, hr_native_event *event)
 static hr_status sim_event_destroy(void *device, hr_native_event event)
 {
 	simulated *sim = device;
+	hr_status status;
 	hr__lock_take(&sim->lock);
-	hr_status status = check_event(sim, event);
-	if (status == HR_OK) {
-		sim->events[event - 1] = (sim_event){ .next = sim->event_free };
-		sim->event_free = (uint32_t)event;
-	}
+	if (find_event(sim, event, &status)) hr__handles_event_destroy(&sim->handles, event);
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -414,12 +386,13 @@ static hr_status sim_event_destroy(void *device, hr_native_event event)
 static hr_status sim_event_record(void *device, hr_native_event event, hr_native_stream stream)
 {
 	simulated *sim = device;
+	hr_status status;
 	hr__lock_take(&sim->lock);
-	hr_status status = check_event(sim, event);
+	sim_event *found = find_event(sim, event, &status);
 	if (status == HR_OK) status = check_stream(sim, stream);
 	if (status == HR_OK) {
-		sim->events[event - 1].time = sim->stream_time[stream];
-		sim->events[event - 1].recorded = true;
+		found->time = sim->stream_time[stream];
+		found->recorded = true;
 	}
 	hr__lock_release(&sim->lock);
 	return status;
@@ -428,11 +401,12 @@ static hr_status sim_event_record(void *device, hr_native_event event, hr_native
 static hr_status sim_event_query(void *device, hr_native_event event)
 {
 	simulated *sim = device;
+	hr_status status;
 	hr__lock_take(&sim->lock);
-	hr_status status = check_event(sim, event);
+	sim_event *found = find_event(sim, event, &status);
 	if (status == HR_OK) {
 		sim->host_time += QUERY_NS;
-		if (sim->events[event - 1].time > sim->host_time) status = HR_NOT_READY;
+		if (found->time > sim->host_time) status = HR_NOT_READY;
 	}
 	hr__lock_release(&sim->lock);
 	return status;
@@ -441,9 +415,10 @@ static hr_status sim_event_query(void *device, hr_native_event event)
 static hr_status sim_event_synchronize(void *device, hr_native_event event)
 {
 	simulated *sim = device;
+	hr_status status;
 	hr__lock_take(&sim->lock);
-	hr_status status = check_event(sim, event);
-	if (status == HR_OK) sim->host_time = later(sim->host_time, sim->events[event - 1].time);
+	sim_event *found = find_event(sim, event, &status);
+	if (status == HR_OK) sim->host_time = later(sim->host_time, found->time);
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -451,10 +426,11 @@ static hr_status sim_event_synchronize(void *device, hr_native_event event)
 static hr_status sim_stream_wait_event(void *device, hr_native_stream stream, hr_native_event event)
 {
 	simulated *sim = device;
+	hr_status status;
 	hr__lock_take(&sim->lock);
-	hr_status status = check_event(sim, event);
+	sim_event *found = find_event(sim, event, &status);
 	if (status == HR_OK) status = check_stream(sim, stream);
-	if (status == HR_OK) sim->stream_time[stream] = later(sim->stream_time[stream], sim->events[event - 1].time);
+	if (status == HR_OK) sim->stream_time[stream] = later(sim->stream_time[stream], found->time);
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -463,12 +439,11 @@ static hr_status sim_stream_wait_event(void *device, hr_native_stream stream, hr
 static hr_status sim_event_time(void *device, hr_native_event event, uint64_t *ns)
 {
 	simulated *sim = device;
+	hr_status status;
 	hr__lock_take(&sim->lock);
-	hr_status status = check_event(sim, event);
-	if (status == HR_OK && !sim->events[event - 1].recorded) {
-		status = hr__fail(HR_INVALID_ARGUMENT, "event %llu of the simulated device was never recorded", (unsigned long long)event);
-	}
-	if (status == HR_OK) *ns = sim->events[event - 1].time;
+	sim_event *found = find_event(sim, event, &status);
+	if (status == HR_OK && !found->recorded) status = hr__handles_event_unrecorded(&sim->handles, event);
+	if (status == HR_OK) *ns = found->time;
 	hr__lock_release(&sim->lock);
 	return status;
 }
