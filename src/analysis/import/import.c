@@ -57,6 +57,22 @@ hr_status hr__import_time(hr__import_stream *stream, uint64_t file_ns, hr__event
 	return HR_OK;
 }
 
+hr_status hr__import_next_line(hr__import_stream *stream, hr__source_line *line)
+{
+	hr_status status;
+	do {
+		status = hr__source_next_line(stream->source, line);
+	} while (!status && line->length == 0);
+	if (!status) stream->line = line->number;
+	return status;
+}
+
+hr_status hr__import_fail_line(const hr__event_stream *stream, hr_status status)
+{
+	const hr__import_stream *s = (const hr__import_stream *)stream;
+	return hr__source_fail_line(s->source, status, s->line);
+}
+
 hr_status hr__import_check_bytes(uint64_t bytes)
 {
 	if (bytes <= HR__IMPORT_BLOCK_MAX) return HR_OK;

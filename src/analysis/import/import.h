@@ -42,6 +42,7 @@ typedef struct hr__import_stream {
 	uint64_t first_ns; /* time of the first event, in the file's own time */
 	uint64_t last_ns;  /* of the last one, relative to the first */
 	uint64_t count;    /* events */
+	uint64_t line;     /* formats with lines: number of the last line */
 	hr__trace_device device;       /* for formats with one device */
 	hr__trace_allocator allocator;
 } hr__import_stream;
@@ -54,6 +55,11 @@ void hr__import_stream_close(hr__import_stream *stream, size_t bytes);
 
 /* Gives the event its time, from the time in the file, and counts it. HR_TOO_MANY. */
 hr_status hr__import_time(hr__import_stream *stream, uint64_t file_ns, hr__event *event);
+
+/* Formats with lines: the next line that is not empty. HR_NOT_READY at the end. */
+hr_status hr__import_next_line(hr__import_stream *stream, hr__source_line *line);
+/* Their hr__event_stream.fail: names the file and the last line. */
+hr_status hr__import_fail_line(const hr__event_stream *stream, hr_status status);
 
 /* HR_BAD_FORMAT for an allocation that is too large for any allocator. */
 hr_status hr__import_check_bytes(uint64_t bytes);

@@ -27,7 +27,6 @@ typedef struct csv_line {
 typedef struct csv_stream {
 	hr__import_stream import;
 	size_t columns;
-	uint64_t line; /* number of the last line */
 	bool running;  /* inside of an op */
 	uint64_t op;   /* its id */
 	hr_name op_name;
@@ -180,12 +179,6 @@ static hr_status take_line(csv_stream *s, const csv_line *line, hr__event *out)
 
 /* ---- the stream ---- */
 
-static hr_status fail_line(const hr__event_stream *stream, hr_status status)
-{
-	const csv_stream *s = (const csv_stream *)stream;
-	return hr__source_fail_line(s->import.source, status, s->line);
-}
-
 static hr_status end(const csv_stream *s)
 {
 	char quoted[HR__QUOTE_BYTES];
@@ -199,16 +192,12 @@ static hr_status next_event(hr__event_stream *stream, hr__event *out)
 	csv_stream *s = (csv_stream *)stream;
 	hr__source_line line;
 	csv_line read;
-	hr_status status;
-	do {
-		status = hr__source_next_line(s->import.source, &line);
-	} while (!status && line.length == 0);
+	hr_status status = hr__import_next_line(&s->import, &line);
 	if (status) return status == HR_NOT_READY ? end(s) : status;
-	s->line = line.number;
 	*out = (hr__event){ 0 };
 	status = read_line(&line, s->columns, &read);
 	if (!status) status = take_line(s, &read, out);
-	return status ? fail_line(stream, status) : HR_OK;
+	return status ? hr__import_fail_line(stream, status) : HR_OK;
 }
 
 static void close_stream(hr__event_stream *stream)
@@ -244,7 +233,7 @@ hr_status hr__import_csv(hr__source *source, hr__event_stream **out)
 	hr__event_stream *stream = &s->import.stream;
 	stream->strict = true;
 	stream->next = next_event;
-	stream->fail = fail_line;
+	stream->fail = hr__import_fail_line;
 	stream->close = close_stream;
 	status = read_header(s);
 	if (status) close_stream(stream);

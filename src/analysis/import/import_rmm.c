@@ -19,7 +19,6 @@ enum { THREAD, TIME, ACTION, POINTER, SIZE, STREAM };
 typedef struct rmm_stream {
 	hr__import_stream import;
 	hr__numbering threads;
-	uint64_t line; /* number of the last line */
 	uint64_t days; /* midnights that have passed */
 	uint64_t last; /* time of day of the last line */
 } rmm_stream;
@@ -102,25 +101,18 @@ static hr_status take_line(rmm_stream *s, hr__source_line *line, hr__event *out)
 
 /* ---- the stream ---- */
 
-static hr_status fail_line(const hr__event_stream *stream, hr_status status)
-{
-	const rmm_stream *s = (const rmm_stream *)stream;
-	return hr__source_fail_line(s->import.source, status, s->line);
-}
-
 static hr_status next_event(hr__event_stream *stream, hr__event *out)
 {
 	rmm_stream *s = (rmm_stream *)stream;
 	hr__source_line line;
 	hr_status status;
 	do {
-		status = hr__source_next_line(s->import.source, &line);
+		status = hr__import_next_line(&s->import, &line);
 		if (status) return status;
 		*out = (hr__event){ 0 };
-		s->line = line.number;
-		if (line.length) status = take_line(s, &line, out);
+		status = take_line(s, &line, out);
 	} while (!status && !out->kind);
-	return status ? fail_line(stream, status) : HR_OK;
+	return status ? hr__import_fail_line(stream, status) : HR_OK;
 }
 
 static void close_stream(hr__event_stream *stream)
@@ -147,7 +139,7 @@ hr_status hr__import_rmm(hr__source *source, hr__event_stream **out)
 	hr__numbering_init(&s->threads);
 	stream->summary.threads = HR__NUMBERING_MAX + 1;
 	stream->next = next_event;
-	stream->fail = fail_line;
+	stream->fail = hr__import_fail_line;
 	stream->close = close_stream;
 	status = read_header(s);
 	if (status) close_stream(stream);
