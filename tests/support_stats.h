@@ -41,6 +41,16 @@ SUPPORT_STATS_UNUSED static void check_identities(const hr_stats *stats)
 	if (stats->bytes_free == 0) SUPPORT_EQ(stats->fragmentation == 0, true);
 }
 
+/* A snapshot of an allocator that meets them. */
+SUPPORT_STATS_UNUSED static hr_stats checked_stats(hr_allocator allocator)
+{
+	hr_stats stats;
+	hr_stats_init(&stats);
+	SUPPORT_EQ(hr_allocator_get_stats(allocator, &stats), HR_OK);
+	check_identities(&stats);
+	return stats;
+}
+
 /* Result of a walk over every chunk of every region of an allocator. */
 typedef struct chunk_census {
 	int64_t in_use, requested, cached, free, unmapped; /* bytes */

@@ -131,18 +131,24 @@ HR_TEST_UNUSED static bool is_here(const subject *asked)
 	return status == HR_OK;
 }
 
+/* The caller shuts the device down. */
+HR_TEST_UNUSED static void on_device(const subject *on, void (*test)(void))
+{
+	now = on;
+	printf("# on %s\n", now->label);
+	fflush(stdout);
+	now->set_up();
+	CHECK_STATUS(HR_OK, hr_device_find(now->name, &handle));
+	CHECK_STATUS(HR_OK, hr__device_named(now->name, &device));
+	test();
+	CHECK_EQ(hr__page_pool_reserved(device), 0);
+}
+
 HR_TEST_UNUSED static void on_each_device(void (*test)(void))
 {
 	for (size_t i = 0; i < SUBJECTS; i++) {
-		now = &subjects[i];
-		if (!is_here(now)) continue;
-		printf("# on %s\n", now->label);
-		fflush(stdout);
-		now->set_up();
-		CHECK_STATUS(HR_OK, hr_device_find(now->name, &handle));
-		CHECK_STATUS(HR_OK, hr__device_named(now->name, &device));
-		test();
-		CHECK_EQ(hr__page_pool_reserved(device), 0);
+		if (!is_here(&subjects[i])) continue;
+		on_device(&subjects[i], test);
 		hr__devices_shutdown();
 	}
 }

@@ -100,15 +100,8 @@ static void check_same(void)
 static void on_each_session(void (*test)(void))
 {
 	for (size_t i = 0; i < SUBJECTS; i++) {
-		now = &subjects[i];
-		if (!is_here(now) || !now->real) continue;
-		printf("# on %s\n", now->label);
-		fflush(stdout);
-		now->set_up();
-		CHECK_STATUS(HR_OK, hr_device_find(now->name, &handle));
-		CHECK_STATUS(HR_OK, hr__device_named(now->name, &device));
-		test();
-		CHECK_EQ(hr__page_pool_reserved(device), 0);
+		if (!subjects[i].real || !is_here(&subjects[i])) continue;
+		on_device(&subjects[i], test);
 		CHECK_STATUS(HR_OK, hr_shutdown());
 	}
 }

@@ -1,62 +1,12 @@
 /* test_cuda.c - the CUDA backend on the stand-in driver of tests/fake_cuda: its messages when CUDA does not work, no leaks
- * whichever call fails, and no effect on the contexts of other libraries. tests/conformance tests what is common to all devices.
- *
- * The stand-in is loaded by its path ($HEADROOM_FAKE_CUDA) before Headroom loads libcuda.so.1: the loader then uses it for that
- * name. */
-#include <dlfcn.h>
-
+ * whichever call fails, and no effect on the contexts of other libraries. tests/conformance tests what is common to all devices. */
 #include "core/device/internal.h"
-#include "fake_cuda/fake_cuda.h"
+#include "fake_cuda/load.h"
 #include "test.h"
 
 #define MIB (UINT64_C(1) << 20)
 
 /* ---- the stand-in ---- */
-
-static struct {
-	void (*get_live)(fake_cuda_live *out);
-	void (*fail_nth)(unsigned long long nth, CUresult result);
-	unsigned long long (*calls)(void);
-	const char *(*failed)(void);
-	CUcontext (*foreign_context)(void);
-	unsigned (*depth)(void);
-	void (*advance_clock)(uint64_t ns);
-	CUresult (*init)(unsigned flags);
-	CUresult (*get_current)(CUcontext *out);
-	CUresult (*push)(CUcontext context);
-	CUresult (*retain)(CUcontext *out, CUdevice device);
-} fake;
-
-static void *symbol(void *library, const char *name)
-{
-	void *found = dlsym(library, name);
-	CHECK(found != NULL);
-	return found;
-}
-
-/* [kind]: "whole" or "old". */
-static void load_driver(const char *kind)
-{
-	const char *folder = getenv("HEADROOM_FAKE_CUDA");
-	char path[4096];
-	if (!folder) hr_test_skip("HEADROOM_FAKE_CUDA does not say where the stand-in driver is");
-	unsetenv("HEADROOM_CUDA");
-	snprintf(path, sizeof path, "%s/%s/libcuda.so.1", folder, kind);
-	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	if (!library) printf("# %s\n", dlerror());
-	CHECK(library != NULL);
-	fake.get_live = (void (*)(fake_cuda_live *))symbol(library, "fake_cuda_get_live");
-	fake.fail_nth = (void (*)(unsigned long long, CUresult))symbol(library, "fake_cuda_fail_nth");
-	fake.calls = (unsigned long long (*)(void))symbol(library, "fake_cuda_calls");
-	fake.failed = (const char *(*)(void))symbol(library, "fake_cuda_failed");
-	fake.foreign_context = (CUcontext(*)(void))symbol(library, "fake_cuda_foreign_context");
-	fake.depth = (unsigned (*)(void))symbol(library, "fake_cuda_depth");
-	fake.advance_clock = (void (*)(uint64_t))symbol(library, "fake_cuda_advance_clock");
-	fake.init = (CUresult(*)(unsigned))symbol(library, "cuInit");
-	fake.get_current = (CUresult(*)(CUcontext *))symbol(library, "cuCtxGetCurrent");
-	fake.push = (CUresult(*)(CUcontext))symbol(library, "cuCtxPushCurrent_v2");
-	fake.retain = (CUresult(*)(CUcontext *, CUdevice))symbol(library, "cuDevicePrimaryCtxRetain");
-}
 
 static unsigned live_objects(void)
 {
@@ -111,7 +61,7 @@ static void test_no_driver(void)
 
 static void test_driver_that_is_too_old(void)
 {
-	load_driver("old");
+	fake_cuda_load("old");
 	check_none("the CUDA driver is too old: it has no cuMemAddressReserve; Headroom needs CUDA 11.0 or newer");
 	hr_device none;
 	CHECK_STATUS(HR_NO_SUCH_DEVICE, hr_device_find("GPU:1", &none));
@@ -122,7 +72,7 @@ static void test_driver_that_is_too_old(void)
 
 static void test_driver_that_does_not_start(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	setenv("FAKE_CUDA_INIT", "803", 1);
 	check_none("cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (system has unsupported display driver / cuda driver combination)");
 	hr__devices_shutdown();
@@ -136,7 +86,7 @@ static void test_driver_that_does_not_start(void)
 
 static void test_driver_without_a_card(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	unsetenv("CUDA_VISIBLE_DEVICES");
 	setenv("FAKE_CUDA_INIT", "100", 1);
 	check_none("the driver shows no device");
@@ -161,7 +111,7 @@ static void test_card_that_is_forbidden(void)
 	char message[400];
 	table.file_open = forbidding_open;
 	hr__os_replace(&table);
-	load_driver("whole");
+	fake_cuda_load("whole");
 	setenv("FAKE_CUDA_INIT", "100", 1);
 	snprintf(message, sizeof message,
 	         "cuInit: CUDA_ERROR_NO_DEVICE (no CUDA-capable device is detected); /dev/nvidiactl may not be opened (%s): add the "
@@ -175,7 +125,7 @@ static void test_card_that_is_forbidden(void)
 
 static void test_switched_off(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	setenv("HEADROOM_CUDA", "0", 1);
 	check_none("switched off (HEADROOM_CUDA=0, or hr_cuda_configure)");
 	CHECK_EQ(fake.calls(), 0);
@@ -202,7 +152,7 @@ static void forked(void *argument)
 
 static void test_fork_of_a_process_with_cuda(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	CHECK_STR(info_of("GPU:0").backend, "cuda");
 	CHECK_EQ(hr_test_in_child(forked, NULL), 0);
 	CHECK_STR(info_of("GPU:0").backend, "cuda");
@@ -210,7 +160,7 @@ static void test_fork_of_a_process_with_cuda(void)
 
 static void test_programs_that_use_no_gpu_do_not_start_the_driver(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	CHECK_STR(info_of("CPU:0").backend, "cpu");
 	CHECK_STR(info_of("SIM:0").backend, "simulated");
 	CHECK_EQ(fake.calls(), 0);
@@ -222,7 +172,7 @@ static void test_programs_that_use_no_gpu_do_not_start_the_driver(void)
 
 static void test_emulated_devices_keep_a_name(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	setenv("FAKE_CUDA_DEVICES", "2", 1);
 	static const char *const names[] = { "GPU:0", "GPU:1", "CPU:0", "SIM:0", "EMU:0" };
 	CHECK_STR(info_of("EMU:0").backend, "emulated"); /* also if it is requested first */
@@ -258,7 +208,7 @@ static void test_emulated_devices_keep_a_name(void)
 
 static void test_emulated_device_in_use_keeps_its_name(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	hr_cuda_options options;
 	CHECK_STATUS(HR_OK, hr_cuda_options_init(&options));
 	find("EMU:0");
@@ -269,7 +219,7 @@ static void test_emulated_device_in_use_keeps_its_name(void)
 
 static void test_card_is_described(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	setenv("FAKE_CUDA_USED", "1048576", 1);
 	hr_device_info info = info_of("GPU:0");
 	CHECK_STR(info.description, "NVIDIA Fake, compute capability 9.0");
@@ -289,7 +239,7 @@ static void test_card_is_described(void)
 
 static void test_page_size_is_a_setting(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	setenv("HEADROOM_CUDA_PAGE", "16MiB", 1);
 	CHECK_EQ(info_of("GPU:0").page_bytes, 16 * MIB);
 	hr__devices_shutdown();
@@ -329,7 +279,7 @@ static void test_page_size_is_a_setting(void)
 
 static void test_card_without_virtual_memory(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	setenv("FAKE_CUDA_NO_VMM", "1", 1);
 	hr_device_info info = { .struct_size = sizeof info };
 	CHECK_STATUS(HR_UNSUPPORTED, hr_device_get_info(find("GPU:0"), &info));
@@ -343,7 +293,7 @@ static void test_card_without_virtual_memory(void)
 
 static void test_limit_above_what_is_free(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	setenv("FAKE_CUDA_USED", "209715200", 1);
 	CHECK_STATUS(HR_BAD_LIMIT, hr_device_set_logical("GPU:0", (uint64_t[]){ 257 * MIB }, 1));
 	CHECK_STR(hr_last_message(), "GPU:0: memory limit 0 is 257.0 MiB, above its 256.0 MiB");
@@ -365,7 +315,7 @@ static void test_limit_above_what_is_free(void)
 
 static void test_pinned_memory_refused(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	setenv("FAKE_CUDA_HOST_REGISTER", "2", 1);
 	void *block;
 	hr__device *device = opened("GPU:0");
@@ -383,7 +333,7 @@ static void test_pinned_memory_refused(void)
 
 static void test_errors_carry_cudas_names(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	hr__physical *physical = opened("GPU:0")->physical;
 	static const struct {
 		CUresult result;
@@ -425,7 +375,7 @@ static void test_errors_carry_cudas_names(void)
 
 static void test_unmapping_takes_whole_mappings_of_several_calls(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	hr__physical *physical = opened("GPU:0")->physical;
 	hr_page pages[6];
 	uint64_t base;
@@ -467,7 +417,7 @@ static void touch(void *address)
 
 static void test_device_memory_cannot_be_touched_by_the_host(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	hr_allocator allocator;
 	void *block;
 	CHECK_STATUS(HR_OK, hr_allocator_get_default("GPU:0", &allocator));
@@ -483,7 +433,7 @@ static void test_device_memory_cannot_be_touched_by_the_host(void)
 static void test_allocator_never_unmaps_what_is_in_use(void)
 {
 	enum { BLOCKS = 24, STREAMS = 3 };
-	load_driver("whole");
+	fake_cuda_load("whole");
 	setenv("FAKE_CUDA_GRANULARITY", "65536", 1);
 	setenv("HEADROOM_CUDA_PAGE", "64KiB", 1);
 	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 16 * MIB }, 1));
@@ -556,7 +506,7 @@ static void test_time_stays_fine_over_hours(void)
 	enum { COUNT = 20 };
 	const uint64_t hour = UINT64_C(3600000000000), apart = 50000;
 	uint64_t marks[COUNT], at[COUNT], first;
-	load_driver("whole");
+	fake_cuda_load("whole");
 	hr__device *device = opened("GPU:0");
 	CHECK_STATUS(HR_OK, hr__device_mark(device, HR_STREAM_DEFAULT, &first));
 	uint64_t start = mark_time(device, first);
@@ -585,7 +535,7 @@ static void test_time_stays_fine_over_hours(void)
 
 static void test_only_events_of_marks_keep_the_time(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	hr__physical *physical = opened("GPU:0")->physical;
 	hr_native_event plain, timed;
 	uint64_t ns = 4711;
@@ -642,7 +592,7 @@ static void check_current(CUcontext expected, unsigned depth)
 
 static void test_what_is_current_stays_current(void)
 {
-	load_driver("whole");
+	fake_cuda_load("whole");
 	use_everything();
 	check_current(NULL, 0);
 	CHECK_EQ(live_objects(), 0);
@@ -754,7 +704,7 @@ static hr_status whole_life(void)
 static void test_every_driver_call_may_fail_and_nothing_leaks(void)
 {
 	static const CUresult results[] = { HR__CUDA_ERROR_OUT_OF_MEMORY, HR__CUDA_ERROR_UNKNOWN };
-	load_driver("whole");
+	fake_cuda_load("whole");
 	unsigned long long nth = 1, failures = 0;
 	unsigned refused = 0;
 	for (bool reached = true; reached; nth++) {

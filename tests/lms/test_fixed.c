@@ -1,8 +1,6 @@
 /* test_fixed.c - tensors with a stable address: pages are mapped and unmapped there, within every limit, with no other effect. */
-#include <dlfcn.h>
-
 #include "fixture.h"
-#include "fake_cuda/fake_cuda.h"
+#include "fake_cuda/load.h"
 #include "fault_os.h"
 #include "headroom_backend.h"
 #include "headroom_lms.h"
@@ -1030,27 +1028,11 @@ static void test_threads_may_do_all_of_it_at_once(void)
 
 /* ---- on the stand-in for CUDA, which ends the process if memory is unmapped under queued work ---- */
 
-static struct {
-	void (*fail_nth)(unsigned long long nth, CUresult result);
-	unsigned long long (*calls)(void);
-	void (*get_live)(fake_cuda_live *out);
-} fake;
-
 static void load_driver(void)
 {
-	const char *folder = getenv("HEADROOM_FAKE_CUDA");
-	char path[4096];
-	if (!folder) hr_test_skip("HEADROOM_FAKE_CUDA does not say where the stand-in driver is");
-	unsetenv("HEADROOM_CUDA");
 	setenv("FAKE_CUDA_GRANULARITY", "65536", 1);
 	setenv("HEADROOM_CUDA_PAGE", "64KiB", 1);
-	snprintf(path, sizeof path, "%s/whole/libcuda.so.1", folder);
-	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	CHECK(library != NULL);
-	fake.fail_nth = (void (*)(unsigned long long, CUresult))dlsym(library, "fake_cuda_fail_nth");
-	fake.calls = (unsigned long long (*)(void))dlsym(library, "fake_cuda_calls");
-	fake.get_live = (void (*)(fake_cuda_live *))dlsym(library, "fake_cuda_get_live");
-	CHECK(fake.fail_nth && fake.calls && fake.get_live);
+	fake_cuda_load("whole");
 }
 
 static void set_up_cuda(uint64_t bytes, hr_lms_safety safety)

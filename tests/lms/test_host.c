@@ -4,12 +4,11 @@
  * ($HEADROOM_FAKE_CUDA), and on the simulated device, which has only the pinned tier. File calls go through a table of the test's
  * own on top of the system's table: it tracks the length of the file, and injects disk errors. */
 #include <dirent.h>
-#include <dlfcn.h>
 #include <sys/stat.h>
 
 #include "fixture.h"
 #include "core/device/internal.h"
-#include "fake_cuda/fake_cuda.h"
+#include "fake_cuda/load.h"
 #include "fault_os.h"
 #include "core/lms/host/host.h"
 #include "test.h"
@@ -28,19 +27,9 @@ typedef struct subject {
 	bool real; /* backed by memory */
 } subject;
 
-static void (*get_live)(fake_cuda_live *out);
-
 static void set_up_cuda(void)
 {
-	const char *folder = getenv("HEADROOM_FAKE_CUDA");
-	char path[4096];
-	if (!folder) hr_test_skip("HEADROOM_FAKE_CUDA does not say where the stand-in driver is");
-	unsetenv("HEADROOM_CUDA");
-	snprintf(path, sizeof path, "%s/whole/libcuda.so.1", folder);
-	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	CHECK(library != NULL);
-	get_live = (void (*)(fake_cuda_live *))dlsym(library, "fake_cuda_get_live");
-	CHECK(get_live != NULL);
+	fake_cuda_load("whole");
 }
 
 static void set_up_emulated(void)
@@ -170,7 +159,7 @@ static void end_round(void)
 	hr_fault_os_uninstall();
 	if (now != &cuda) return;
 	fake_cuda_live live;
-	get_live(&live);
+	fake.get_live(&live);
 	CHECK_EQ(live.retained + live.reservations + live.handles + live.mappings + live.plain + live.registered + live.streams +
 	             live.events,
 	         0);

@@ -16,13 +16,6 @@ static hr_allocator allocator_of(uint64_t pages)
 	return fixture_allocator(device, 0);
 }
 
-static hr_stats stats_of(hr_allocator allocator)
-{
-	hr_stats stats = fixture_stats(allocator);
-	check_identities(&stats);
-	return stats;
-}
-
 /* Runs [body] on a thread of its own while the calling thread, which uses shard 0, waits. */
 static void beside(hr_allocator allocator, void *(*body)(void *))
 {
@@ -66,7 +59,7 @@ static void *waits_often(void *argument)
 
 	CHECK_STATUS(HR_OK, hr_alloc_bytes(allocator, PAGE, &after));
 	CHECK(hr__shard_has(cache->shard, (uintptr_t)after));
-	hr_stats stats = stats_of(allocator);
+	hr_stats stats = checked_stats(allocator);
 	CHECK_EQ(stats.bytes_in_use, 3 * (int64_t)PAGE + 4 * (int64_t)KIB);
 	CHECK_LE(stats.peak_bytes_in_use, 3 * (int64_t)PAGE + 4 * (int64_t)KIB + 2 * 64 * (int64_t)KIB);
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
@@ -83,7 +76,7 @@ static void test_a_thread_that_waits_often_has_large_blocks_of_its_own(void)
 {
 	hr_allocator allocator = allocator_of(4096);
 	beside(allocator, waits_often);
-	CHECK_EQ(stats_of(allocator).bytes_in_use, 0);
+	CHECK_EQ(checked_stats(allocator).bytes_in_use, 0);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -107,7 +100,7 @@ static void test_a_thread_that_waits_seldom_shares_large_blocks(void)
 {
 	hr_allocator allocator = allocator_of(4096);
 	beside(allocator, waits_seldom);
-	CHECK_EQ(stats_of(allocator).peak_bytes_reserved, 2 * (int64_t)PAGE); /* one block of each thread at a time */
+	CHECK_EQ(checked_stats(allocator).peak_bytes_reserved, 2 * (int64_t)PAGE); /* one block of each thread at a time */
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 

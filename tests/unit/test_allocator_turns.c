@@ -12,13 +12,6 @@ static hr_allocator allocator_of(uint64_t pages)
 	return fixture_allocator(device, 0);
 }
 
-static hr_stats stats_of(hr_allocator allocator)
-{
-	hr_stats stats = fixture_stats(allocator);
-	check_identities(&stats);
-	return stats;
-}
-
 static struct {
 	hr_allocator allocator;
 	void *blocks[4];
@@ -44,7 +37,7 @@ static void test_what_one_thread_frees_is_the_next_ones_before_anything_grows(vo
 		pthread_join(thread, NULL);
 		CHECK_STATUS(HR_OK, hr_free(training.allocator, training.whole, HR_STREAM_DEFAULT));
 	}
-	hr_stats stats = stats_of(training.allocator);
+	hr_stats stats = checked_stats(training.allocator);
 	CHECK_EQ(stats.peak_bytes_reserved, 4 * (int64_t)PAGE);
 	CHECK_EQ(stats.source_grow, 4);
 	CHECK_STATUS(HR_OK, hr_allocator_check(training.allocator));
@@ -58,7 +51,7 @@ static double reserved_by(const hr__program *program, bool takes_turns)
 	struct turns alone = { .program = program, .allocator = allocator, .slots = calloc(program->slots + 1, sizeof(void *)) };
 	CHECK_STATUS(HR_OK, takes_turns ? turns_replay(program, allocator) : turns_run(&alone, 0, program->count));
 	free(alone.slots);
-	hr_stats stats = stats_of(allocator);
+	hr_stats stats = checked_stats(allocator);
 	CHECK_LE((int64_t)program->peak_bytes, stats.peak_bytes_in_use);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	return (double)stats.peak_bytes_reserved / (double)program->peak_bytes;

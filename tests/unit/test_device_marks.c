@@ -1,37 +1,7 @@
 /* test_device_marks.c - marks of streams: which mark a stream waits for, the time of a mark, and the lifetime of its event. */
-#include "fixture.h"
-#include "core/device/internal.h"
 #include "fault_os.h"
+#include "support_streams.h"
 #include "test.h"
-
-#define MS UINT64_C(1000000)
-#define BIT(stream) (UINT64_C(1) << (stream))
-
-static hr_device handle;
-static hr__device *device;
-
-static void use(const char *name)
-{
-	CHECK_STATUS(HR_OK, hr_device_find(name, &handle));
-	CHECK_STATUS(HR_OK, hr__device_named(name, &device));
-}
-
-static hr_stream new_stream(void)
-{
-	return fixture_stream(handle);
-}
-
-static hr_native_stream native_of(hr_stream stream)
-{
-	hr_native_stream native;
-	CHECK_STATUS(HR_OK, hr__stream_native(device, stream, &native));
-	return native;
-}
-
-static void compute(hr_stream stream, uint64_t ns)
-{
-	CHECK_STATUS(HR_OK, hr__call_compute(device->physical, ns, native_of(stream)));
-}
 
 static uint64_t mark(hr_stream stream)
 {
@@ -54,13 +24,6 @@ static hr_status time_status(hr_stream stream, uint64_t epoch)
 	hr_status status = hr__device_mark_time(device, stream, epoch, &ns);
 	if (status != HR_OK) CHECK_EQ(ns, 4711);
 	return status;
-}
-
-static int64_t waits_for(hr_stream stream, uint64_t mask, uint64_t epoch)
-{
-	int64_t waits = 0;
-	CHECK_STATUS(HR_OK, hr__device_order(device, stream, mask, epoch, &waits));
-	return waits;
 }
 
 /* ---- virtual time: exact ---- */

@@ -4,11 +4,9 @@
  * Runs on the emulated and the simulated device, on the host itself (no streams, no host_alloc), and on the CUDA backend with the
  * stand-in driver of tests/fake_cuda ($HEADROOM_FAKE_CUDA). The number and the size of pinned ranges are counted on a device of the
  * test's own: a simulated one whose host_alloc and host_free count. */
-#include <dlfcn.h>
-
 #include "fixture.h"
 #include "core/device/internal.h"
-#include "fake_cuda/fake_cuda.h"
+#include "fake_cuda/load.h"
 #include "fault_os.h"
 #include "headroom_oom.h"
 #include "support_stats.h"
@@ -30,21 +28,9 @@ typedef struct subject {
 	bool streams;
 } subject;
 
-static struct {
-	void (*get_live)(fake_cuda_live *out);
-} fake;
-
 static void set_up_cuda(void)
 {
-	const char *folder = getenv("HEADROOM_FAKE_CUDA");
-	char path[4096];
-	if (!folder) hr_test_skip("HEADROOM_FAKE_CUDA does not say where the stand-in driver is");
-	unsetenv("HEADROOM_CUDA");
-	snprintf(path, sizeof path, "%s/whole/libcuda.so.1", folder);
-	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-	CHECK(library != NULL);
-	fake.get_live = (void (*)(fake_cuda_live *))dlsym(library, "fake_cuda_get_live");
-	CHECK(fake.get_live != NULL);
+	fake_cuda_load("whole");
 }
 
 static void set_up_emulated(void)
@@ -107,13 +93,6 @@ static hr_stream new_stream(void)
 	return stream;
 }
 
-static hr_stats stats_of(hr_allocator allocator)
-{
-	hr_stats stats = fixture_stats(allocator);
-	check_identities(&stats);
-	return stats;
-}
-
 static hr_device_info info_of(const hr__device *of)
 {
 	hr_device_info info = { .struct_size = sizeof info };
@@ -125,7 +104,7 @@ static hr_device_info info_of(const hr__device *of)
 static void look(hr_allocator allocator)
 {
 	chunk_census census = { 0 };
-	hr_stats stats = stats_of(allocator);
+	hr_stats stats = checked_stats(allocator);
 	census_take(allocator, &stats, &census);
 	CHECK_STATUS(HR_OK, hr_allocator_check(allocator));
 	CHECK_EQ(stats.bytes_reserved, hr__page_pool_reserved(pinned));
@@ -300,7 +279,7 @@ static void test_figures_of_the_device_are_its_own(void)
 	CHECK_EQ(memory.current, MIB);
 	/* And vice versa. */
 	CHECK_STATUS(HR_OK, hr_reset_memory_stats("GPU:0"));
-	hr_stats host = stats_of(on_host);
+	hr_stats host = checked_stats(on_host);
 	CHECK_EQ(host.num_allocs, 3);
 	CHECK_EQ(host.num_failed_allocs, 1);
 	CHECK_EQ(host.bytes_in_use, 3 * MIB + 256);
@@ -419,9 +398,9 @@ static void *open_later(void *gate)
  * */
 static void *take_in_order(hr_allocator allocator, uint64_t bytes, hr_stream stream)
 {
-	int64_t waits = stats_of(allocator).num_stream_waits;
+	int64_t waits = checked_stats(allocator).num_stream_waits;
 	void *block = take(allocator, bytes, stream);
-	CHECK_EQ(stats_of(allocator).num_stream_waits, waits + 1);
+	CHECK_EQ(checked_stats(allocator).num_stream_waits, waits + 1);
 	return block;
 }
 
@@ -515,11 +494,11 @@ static void check_order(const subject *on)
 	/* Reuse on the same stream needs no wait. */
 	on_host = open_on(pinned, true);
 	for (int i = 0; i < 10; i++) CHECK_STATUS(HR_OK, hr_free(on_host, take(on_host, i & 1 ? BLOCK : 4 * KIB, b), b));
-	CHECK_EQ(stats_of(on_host).num_stream_waits, 0);
+	CHECK_EQ(checked_stats(on_host).num_stream_waits, 0);
 	/* Blocks in a thread cache are protected in the same way. */
 	CHECK(!reuse_while_read(on_host, first, second, a, b, 4 * KIB, true));
 	CHECK(reuse_while_read(on_host, first, second, a, b, 4 * KIB, false));
-	CHECK_GT(stats_of(on_host).source_cache, 0);
+	CHECK_GT(checked_stats(on_host).source_cache, 0);
 	CHECK_STATUS(HR_OK, hr_allocator_destroy(on_host));
 	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(on_card));
 	check_end();
@@ -548,7 +527,7 @@ static void test_reuse_waits_in_virtual_time(void)
 	CHECK_EQ(take(on_host, BLOCK, b), block);
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, b));
 	CHECK_EQ(hr__device_clock_ns(pinned), 5 * MS);
-	CHECK_EQ(stats_of(on_host).num_stream_waits, 1);
+	CHECK_EQ(checked_stats(on_host).num_stream_waits, 1);
 }
 
 /* Each thread has a stream and copies blocks of its own out and back; blocks pass from thread to thread all the time. */
@@ -591,7 +570,7 @@ static void check_traffic(const subject *on, bool thread_cache)
 	for (unsigned i = 0; i < THREADS; i++) all.streams[i] = new_stream();
 	hr_test_threads(THREADS, send_out_and_back, &all);
 	look(all.on_host);
-	CHECK_EQ(stats_of(all.on_host).num_live, 0);
+	CHECK_EQ(checked_stats(all.on_host).num_live, 0);
 	CHECK_STATUS(HR_OK, hr_allocator_destroy(all.on_host));
 	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(all.on_card));
 	check_end();
@@ -676,8 +655,8 @@ static void test_a_large_limit_has_slabs_enough(void)
 	while (hr_alloc_bytes(allocator, 256 * MIB, &block) == HR_OK) taken++;
 	CHECK_CONTAINS(hr_last_message(), "is full");
 	CHECK_EQ(taken, 2048); /* a quarter GiB each */
-	CHECK_LT(stats_of(allocator).num_regions, 140);
-	for (uint32_t i = 0; i < stats_of(allocator).num_regions; i++) {
+	CHECK_LT(checked_stats(allocator).num_regions, 140);
+	for (uint32_t i = 0; i < checked_stats(allocator).num_regions; i++) {
 		CHECK_STATUS(HR_OK, hr_allocator_get_region(allocator, i, &region));
 		CHECK_LE(region.bytes_reserved, 4 * GIB + SLAB);
 		CHECK_GE(region.bytes_reserved, SLAB);
@@ -705,7 +684,7 @@ static void test_slabs_are_kept_until_a_trim(void)
 	blocks[1] = take(allocator, 800 * MIB, HR_STREAM_DEFAULT);
 	CHECK_GT(count.frees, 0);
 	CHECK_LE(count.held, GIB);
-	CHECK_EQ(stats_of(allocator).source_trim, 1);
+	CHECK_EQ(checked_stats(allocator).source_trim, 1);
 	look(allocator);
 	CHECK_STATUS(HR_OK, hr_free(allocator, blocks[0], HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_free(allocator, blocks[1], HR_STREAM_DEFAULT));
@@ -737,7 +716,7 @@ static void test_small_blocks_and_several_allocators_share_the_limit(void)
 	CHECK_EQ(count.allocs, 3);
 	CHECK_STATUS(HR_OK, hr_allocator_check(first));
 	CHECK_STATUS(HR_OK, hr_allocator_check(second));
-	CHECK_EQ(stats_of(first).bytes_reserved + stats_of(second).bytes_reserved, 3 * SLAB);
+	CHECK_EQ(checked_stats(first).bytes_reserved + checked_stats(second).bytes_reserved, 3 * SLAB);
 }
 
 static void test_it_can_be_pinned_all_at_once(void)
@@ -800,7 +779,7 @@ static void test_the_limit_can_be_changed_while_nothing_is_reserved(void)
 	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK(pin(2 * SLAB) == pinned);
 	allocator = open_on(pinned, false);
-	CHECK_EQ(stats_of(allocator).bytes_limit, 2 * SLAB);
+	CHECK_EQ(checked_stats(allocator).bytes_limit, 2 * SLAB);
 }
 
 static void test_impossible_limits_are_refused(void)
@@ -943,7 +922,7 @@ static void use_it(hr_allocator allocator, hr_stream stream, void **left)
 static void check_what_is_left(hr_allocator allocator, const void *left)
 {
 	look(allocator);
-	CHECK_EQ(stats_of(allocator).num_live, left != NULL);
+	CHECK_EQ(checked_stats(allocator).num_live, left != NULL);
 	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
 	CHECK_EQ(hr__page_pool_reserved(pinned), 0);
 	CHECK(pin(SLAB) == pinned); /* the pinned device is not in use */

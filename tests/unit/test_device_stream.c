@@ -1,41 +1,9 @@
 /* test_device_stream.c - which stream waits for which and how often, virtual time, and the emulated device's workers. */
-#include "core/device/internal.h"
 #include "fault_os.h"
+#include "support_streams.h"
 #include "test.h"
 
-#define MS UINT64_C(1000000)
-#define BIT(stream) (UINT64_C(1) << (stream))
 #define COPY_LATENCY_NS 20000 /* of the simulated device */
-
-static hr_device handle;
-static hr__device *device;
-
-static void use(const char *name)
-{
-	CHECK_STATUS(HR_OK, hr_device_find(name, &handle));
-	CHECK_STATUS(HR_OK, hr__device_named(name, &device));
-}
-
-static hr_stream new_stream(void)
-{
-	hr_stream stream;
-	CHECK_STATUS(HR_OK, hr_stream_create(handle, &stream));
-	return stream;
-}
-
-static void compute(hr_stream stream, uint64_t ns)
-{
-	hr_native_stream native;
-	CHECK_STATUS(HR_OK, hr__stream_native(device, stream, &native));
-	CHECK_STATUS(HR_OK, hr__call_compute(device->physical, ns, native));
-}
-
-static int64_t waits_for(hr_stream stream, uint64_t mask, uint64_t epoch)
-{
-	int64_t waits = 0;
-	CHECK_STATUS(HR_OK, hr__device_order(device, stream, mask, epoch, &waits));
-	return waits;
-}
 
 /* ---- epochs ---- */
 
