@@ -386,6 +386,13 @@ hr__device *hr__device_of(hr_device handle, hr_status *why)
 	return *why == HR_OK ? device : NULL;
 }
 
+bool hr__device_is_open(hr_device handle)
+{
+	uint32_t record = (handle.id & 0xff) - 1;
+	const hr__device *device = record < HR__MAX_DEVICES ? &logicals[record] : NULL;
+	return device && !hr__forked && hr__load_acquire(&device->handle) == handle.id && hr__load_acquire(&device->ready);
+}
+
 /* Fills in the record of the pinned memory of [physical] and publishes it when it is complete. */
 static hr_status make_pinned(hr__physical *physical, uint64_t limit)
 {

@@ -9,6 +9,7 @@
 
 #include "core/base/assert.h"
 #include "core/base/status.h"
+#include "core/device/device.h"
 #include "core/os/guard.h"
 #include "core/os/os.h"
 #include "core/os/process.h"
@@ -51,6 +52,7 @@ static bool is_used(const hr_stats *stats)
 	return stats->num_allocs || stats->bytes_reserved || stats->bytes_in_use;
 }
 
+/* Leaves out devices that the program has not opened: opening a card here would cost it a context of hundreds of megabytes. */
 static uint32_t see_devices(uint64_t sample)
 {
 	uint32_t used = 0, count = hr_device_count();
@@ -59,7 +61,8 @@ static uint32_t see_devices(uint64_t sample)
 		hr_stats stats;
 		hr_device_info info = { .struct_size = sizeof info };
 		hr_stats_init(&stats);
-		if (hr_device_at(i, &device) || hr_device_get_stats(device, &stats) || hr_device_get_info(device, &info)) continue;
+		if (hr_device_at(i, &device) || !hr__device_is_open(device)) continue;
+		if (hr_device_get_stats(device, &stats) || hr_device_get_info(device, &info)) continue;
 		if (is_used(&stats)) fill_device(&seen[used++], &info, &stats, sample);
 	}
 	return used;
