@@ -11,7 +11,7 @@ function(add_program target folder source)
 	get_filename_component(name ${source} NAME_WE)
 	add_executable(${target} ${source})
 	set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/${folder})
-	target_include_directories(${target} PRIVATE tests cli src)
+	target_include_directories(${target} PRIVATE tests cli src plugins/cuda)
 	target_link_libraries(${target} PRIVATE ${ARGN} ${command_library} headroom_analysis_static headroom_runtime_static headroom_static m)
 endfunction()
 
@@ -29,15 +29,32 @@ endfunction()
 # Stand-ins for the CUDA driver: one that is whole, and one that lacks a call, as an old driver does. Not sanitized, because a program
 # that is not must be able to load them too. Tests never use a card that the machine may have, unless they are started by hand.
 foreach(kind whole old)
-	add_library(fake_cuda_${kind} SHARED tests/fake_cuda/fake_cuda.c)
+	add_library(fake_cuda_${kind} SHARED tests/fake_cuda/fake_cuda.c tests/fake_cuda/fake_program.c)
 	set_target_properties(fake_cuda_${kind} PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1 C_VISIBILITY_PRESET hidden
 		LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cuda/${kind})
-	target_include_directories(fake_cuda_${kind} PRIVATE tests src)
+	target_include_directories(fake_cuda_${kind} PRIVATE tests src plugins/cuda)
 	target_compile_options(fake_cuda_${kind} PRIVATE -fno-sanitize=all)
-	target_link_options(fake_cuda_${kind} PRIVATE -fno-sanitize=all)
+	target_link_options(fake_cuda_${kind} PRIVATE -fno-sanitize=all -Wl,-Bsymbolic) # its own calls are not the program's
 	target_link_libraries(fake_cuda_${kind} PRIVATE Threads::Threads)
 endforeach()
 target_compile_definitions(fake_cuda_old PRIVATE FAKE_CUDA_OLD)
+
+# ---- tests/cuda ----
+
+# A program that uses CUDA and not Headroom, also linked to the driver, and a module that it loads. Not sanitized, as programs that others compile.
+if(TARGET headroom)
+	add_executable(cuda_program EXCLUDE_FROM_ALL tests/cuda/program.c tests/cuda/obtain.c)
+	add_executable(cuda_program_linked EXCLUDE_FROM_ALL tests/cuda/program.c tests/cuda/obtain.c)
+	add_library(cuda_program_module MODULE EXCLUDE_FROM_ALL tests/cuda/obtain.c)
+	set_target_properties(cuda_program_module PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/cuda)
+	target_compile_definitions(cuda_program_linked PRIVATE LINKED)
+	target_link_libraries(cuda_program_linked PRIVATE fake_cuda_whole)
+	foreach(target cuda_program cuda_program_linked cuda_program_module)
+		set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/cuda)
+		target_include_directories(${target} PRIVATE include src tests plugins/cuda)
+		target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+	endforeach()
+endif()
 
 # ---- tests/unload ----
 
@@ -62,7 +79,7 @@ endif()
 # ---- tests/ ----
 
 file(GLOB test_files CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} tests/*.c tests/*/*.c)
-list(FILTER test_files EXCLUDE REGEX "^tests/(install|fake_cuda)/|^tests/unload/plugin.c$")
+list(FILTER test_files EXCLUDE REGEX "^tests/(install|fake_cuda|cuda)/|^tests/unload/plugin.c$")
 set(test_programs ${test_files})
 list(FILTER test_programs INCLUDE REGEX "/(test_[^/]*|[^/]*_conformance)\\.c$")
 set(test_support ${test_files})
@@ -125,7 +142,7 @@ set_target_properties(unit_stacks PROPERTIES ENABLE_EXPORTS ON)
 list(APPEND test_targets fake_cuda_whole fake_cuda_old)
 if(TARGET headroom)
 	add_dependencies(unload_unload headroom unload_plugin)
-	list(APPEND test_targets profile_shared)
+	list(APPEND test_targets profile_shared headroom_cuda cuda_program cuda_program_linked cuda_program_module)
 endif()
 list(APPEND threads_targets fake_cuda_whole fake_cuda_old)
 # It watches the free memory of devices, which others must not take meanwhile.

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compares src/core/device/backends/cuda_driver.h with a real cuda.h, if one is found: sizes, offsets, numbers and the type of every call.
+# Compares src/core/device/backends/cuda_driver.h and plugins/cuda/driver_calls.h with a real cuda.h, if one is found: sizes, offsets, numbers
+# and the type of every call.
 #   tools/check-cuda-declarations.sh [folder with cuda.h]
 #
 # Looks in the given folder, $CUDA_HOME/include, /usr/local/cuda*/include, /usr/include, and pip's packages (nvidia/cu13,
@@ -28,12 +29,13 @@ fi
 
 # Our types are renamed while our header is included, so that both sets can coexist. The tables are expanded later, with CUDA's types.
 types="CUresult CUdevice CUdeviceptr CUmemGenericAllocationHandle CUcontext CUstream CUevent CUhostFn CUdevice_attribute
-	CUmemAllocationGranularity_flags CUmemLocation CUmemAllocationProp CUmemAccessDesc CUctx_st CUstream_st CUevent_st"
+	CUmemAllocationGranularity_flags CUmemLocation CUmemAllocationProp CUmemAccessDesc CUctx_st CUstream_st CUevent_st
+	CUfunction CUmemoryPool CUfunc_st CUmemPoolHandle_st"
 program=$(mktemp --suffix=.c)
 trap 'rm -f "$program"' EXIT
 {
 	for type in $types; do echo "#define $type our_$type"; done
-	echo '#include "core/device/backends/cuda_driver.h"'
+	echo '#include "driver_calls.h"'
 	for type in $types; do echo "#undef $type"; done
 	cat <<'END'
 #include <cuda.h>
@@ -75,16 +77,38 @@ HR__CUDA_NUMBERS(SAME_NUMBER)
 
 #define SAME_CALL(name, parameters) _Static_assert(__builtin_types_compatible_p(__typeof__(&name), CUresult(*) parameters), #name);
 HR__CUDA_CALLS(SAME_CALL)
+
+SAME_SIZE(CUfunction)
+SAME_SIZE(CUmemoryPool)
+HR__PROGRAM_NUMBERS(SAME_NUMBER)
+HR__MADE_CALLS(SAME_CALL)
+
+/* Calls that take an enum or an array of options are declared with int; both are passed alike. cuGetProcAddress without _v2 is in cudaTypedefs.h
+ * alone, as are the types of the per-thread variants, which are those of the other ones. */
+#undef cuGetProcAddress
+#include <cudaTypedefs.h>
+#define cuGetProcAddress ((CUresult(*)(const char *, void **, int, unsigned long long))(PFN_cuGetProcAddress_v11030)0)
+#define cuGetProcAddress_v2 ((CUresult(*)(const char *, void **, int, unsigned long long, int *))(PFN_cuGetProcAddress_v12000)0)
+#define SAME_ANSWERED(symbol, name, since, parameters) \
+	_Static_assert(__builtin_types_compatible_p(__typeof__(&*symbol), CUresult(*) parameters), #symbol);
+HR__ANSWERED_PLAIN(SAME_ANSWERED)
+HR__ANSWERED_STREAM(SAME_ANSWERED)
+
+/* The version since which a name has its signature. */
+#define SAME_VERSION(symbol, name, since, parameters) \
+	_Static_assert(sizeof(PFN_##name##_v##since) == sizeof(void *), #symbol);
+HR__ANSWERED_PLAIN(SAME_VERSION)
+HR__ANSWERED_STREAM(SAME_VERSION)
 END
 } >"$program"
 
 rc=0
 for folder in "${found[@]}"; do
 	version=$(sed -n 's/^#define CUDA_VERSION \([0-9]*\)/\1/p' "$folder/cuda.h" | head -1)
-	if "${CC:-cc}" -std=gnu11 -Wall -Wextra -Werror -fsyntax-only -Isrc -I"$folder" "$program"; then
+	if "${CC:-cc}" -std=gnu11 -Wall -Wextra -Werror -fsyntax-only -Isrc -Iplugins/cuda -I"$folder" "$program"; then
 		echo "cuda declarations: agree with $folder/cuda.h (CUDA $((version / 1000)).$((version % 1000 / 10)))"
 	else
-		echo "check-cuda-declarations: src/core/device/backends/cuda_driver.h differs from $folder/cuda.h" >&2
+		echo "check-cuda-declarations: cuda_driver.h or driver_calls.h differs from $folder/cuda.h" >&2
 		rc=1
 	fi
 done

@@ -43,6 +43,14 @@ check libheadroom_runtime include/headroom_runtime.h
 needs='(libheadroom|libz|libjansson)\.so' # the last two read other formats, where they were found
 check libheadroom_analysis include/headroom_analysis.h
 [ -z "$private" ] || complain "libheadroom_analysis shares internals: $private"
+# The preloaded library stands in front of the program's other libraries: it exports what it answers, and nothing by accident.
+answered=$({ sed -n 's/^\tX(\(cu[A-Za-z0-9_]*\), .*, [0-9]\{4,5\}, .*/\1/p' plugins/cuda/driver_calls.h
+	sed -n '/define HR__ANSWERED_STREAM/,/^$/s/^\tX(\(cu[A-Za-z0-9_]*\), .*/\1_ptsz/p' plugins/cuda/driver_calls.h
+	printf '%s\n' dlsym dlopen headroom_cuda_driver_symbol; } | sort -u)
+exported=$(nm -D --defined-only "$build/libheadroom_cuda.so" | names)
+[ "$answered" = "$exported" ] || complain "libheadroom_cuda.so exports other symbols than driver_calls.h lists:"$'\n'"$(diff <(echo "$answered") <(echo "$exported"))"
+bad=$(readelf -dW "$build/libheadroom_cuda.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so|libdl\.so|libpthread\.so|ld-linux|libheadroom\.so)')
+[ -z "$bad" ] || complain "libheadroom_cuda.so needs more than libheadroom: $bad"
 [ $total_tls -le 1024 ] || complain "$total_tls bytes of thread-local memory; at most 1024, or dlopen may fail"
 
 # What libheadroom shares with the other two is used by one of them, or by the table of system calls that tests of Python programs load.

@@ -16,6 +16,7 @@
 
 #include "command.h"
 #include "core/os/os.h"
+#include "live/own_folder.h"
 #include "live/python_hook.h"
 
 #define HOOK "headroom/_start"
@@ -46,17 +47,6 @@ static bool search_installed(const char *libraries, char out[PATH_MAX])
 	}
 	if (folder) closedir(folder);
 	return found;
-}
-
-/* The folder of this command's file. */
-static bool own_folder(char out[PATH_MAX])
-{
-	ssize_t length = readlink("/proc/self/exe", out, PATH_MAX - 1);
-	if (length <= 0) return false;
-	out[length] = 0;
-	char *slash = strrchr(out, '/');
-	if (slash) *slash = 0;
-	return slash != NULL;
 }
 
 static bool find_hook(const char *own, char out[PATH_MAX])
@@ -94,10 +84,17 @@ static bool set_path(const char *hook)
 	return done;
 }
 
+bool hr__python_hook_find(char out[PATH_MAX])
+{
+	char own[PATH_MAX];
+	hr__own_folder(own);
+	return find_hook(own, out);
+}
+
 bool hr__python_hook_set(bool required)
 {
 	char own[PATH_MAX] = "", hook[PATH_MAX];
-	if (!own_folder(own)) own[0] = 0;
+	hr__own_folder(own);
 	if (!find_hook(own, hook) || strchr(hook, ':')) {
 		if (required)
 			hr__complain("run: the Python package of Headroom was not found beside this command, so PyTorch cannot be given to Headroom. Install it "

@@ -10,17 +10,19 @@
 #include <unistd.h>
 
 #include "command.h"
+#include "core/base/text/text.h"
 #include "core/os/os.h"
 #include "core/record/compress.h"
 #include "core/record/profiler.h"
 #include "analysis/import/quote.h"
+#include "live/cuda_library.h"
 #include "live/lms_notice.h"
 #include "live/python_hook.h"
 
 #define EXIT_NOT_RUN 126 /* as in shells: found, but cannot be executed */
 #define EXIT_NOT_FOUND 127
 
-enum { LIMIT, LMS, DEVICE, NO_CHILDREN, TRACE, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
+enum { LIMIT, LMS, DEVICE, OBSERVE, NO_CHILDREN, TRACE, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
 
 static const hr__option options[] = {
 	[LIMIT] = { "--limit", "SIZE", "the most memory that Headroom takes from each device, such as 26GB" },
@@ -29,7 +31,8 @@ static const hr__option options[] = {
 	[DEVICE] = { "--device", "KIND",
 	             "whose tensors of PyTorch Headroom allocates: cuda; cpu, on an emulated device; none, to leave PyTorch alone. Default: cuda, if "
 	             "PyTorch finds a CUDA device" },
-	[NO_CHILDREN] = { "--no-children", NULL, "leave PyTorch alone in Python programs that PROGRAM starts" },
+	[OBSERVE] = { "--observe", NULL, "leave all memory where it comes from, also that of PyTorch, and record what the program has from the CUDA driver" },
+	[NO_CHILDREN] = { "--no-children", NULL, "leave programs that PROGRAM starts alone" },
 	[TRACE] = { "--trace", "FILE",
 	            "record every event of Headroom in the program to FILE, which must not exist. %p in it is the number of the process, %n the first "
 	            "number for which there is no file, %% a percent sign" },
@@ -139,21 +142,26 @@ static bool check_settings(const hr__arguments *arguments)
 	return !device;
 }
 
+/* HEADROOM_LIMIT in bytes, for libheadroom_cuda.so, which knows no units. A value that is not a size stays: the library reports it. */
+static bool set_limit(uint64_t limit)
+{
+	const char *before = getenv("HEADROOM_LIMIT");
+	char text[32];
+	if (!limit && (!before || hr__parse_size(before, &limit) != HR_OK || !limit)) return true;
+	snprintf(text, sizeof text, "%llu", (unsigned long long)limit);
+	return set("HEADROOM_LIMIT", text);
+}
+
 /* What the library and the start-up hook of Python read. A program that is not Python's needs no Python package. */
 static bool set_settings(const hr__arguments *arguments, bool *python)
 {
 	const char *lms = getenv("HEADROOM_LMS"), *device = arguments->values[DEVICE];
 	uint64_t limit = 0;
-	char text[32];
-	if (arguments->values[LIMIT]) {
-		if (!hr__arguments_size(arguments, LIMIT, &limit)) return false;
-		snprintf(text, sizeof text, "%llu", (unsigned long long)limit);
-		if (!set("HEADROOM_LIMIT", text)) return false;
-	}
+	if (!hr__arguments_size(arguments, LIMIT, &limit) || !set_limit(limit)) return false;
 	if (hr__arguments_has(arguments, LMS) && (!lms || !lms[0] || strcmp(lms, "0") == 0) && !set("HEADROOM_LMS", "1")) return false;
 	if (device && !set("HEADROOM_TORCH_DEVICE", device)) return false;
 	if (hr__arguments_has(arguments, NO_CHILDREN) && !set("HEADROOM_RUN_CHILDREN", "0")) return false;
-	if (device && strcmp(device, "none") == 0) return true;
+	if (hr__arguments_has(arguments, OBSERVE) || (device && strcmp(device, "none") == 0)) return true;
 	*python = hr__python_hook_set(device != NULL);
 	return *python || !device;
 }
@@ -180,6 +188,7 @@ static int run(const hr__arguments *arguments)
 	const char *name = arguments->rest[0];
 	bool python = false;
 	if (!check_trace(arguments) || !check_settings(arguments) || !set_environment(arguments) || !set_settings(arguments, &python)) return HR__EXIT_BAD;
+	if (!hr__cuda_library_preload(name, hr__arguments_has(arguments, OBSERVE))) return HR__EXIT_BAD;
 	fflush(NULL);
 	bool watched = hr__arguments_has(arguments, LMS) && hr__lms_notice_start(python);
 	execvp(name, arguments->rest);

@@ -6,7 +6,7 @@
  * Streams are threads with a queue. One lock guards everything; work itself runs outside it. Records of destroyed objects are kept,
  * so that later uses are detected. */
 #define _GNU_SOURCE
-#include "fake_cuda/fake_cuda.h"
+#include "fake_cuda/driver_state.h"
 
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,100 +18,21 @@
 #include <time.h>
 #include <unistd.h>
 
-#define EXPORT __attribute__((visibility("default")))
-#define MAX_CARDS 8
-#define MAX_DEPTH 16
-#define SPAN (UINT64_C(1) << 33) /* size of a card's file */
-#define CONTEXT_BYTES (UINT64_C(4) << 20)
-#define PAGE 4096u
-#define END_STATUS 99
-#define EVENT_BUCKETS 1024 /* tests create thousands of events, whose records are all kept */
-
 /* Prototypes from the table, so that a definition that differs from it does not compile. */
 #define PROTOTYPE(name, parameters) EXPORT CUresult name parameters;
 HR__CUDA_CALLS(PROTOTYPE)
 #undef PROTOTYPE
 
-struct CUctx_st {
-	int card;
-	unsigned retained;
-	CUresult broken; /* error of queued work, which every later call returns */
-};
-
-typedef struct extent { /* a physical handle, or the memory of a plain allocation */
-	uint64_t offset, size;
-	unsigned references; /* the handle, and its mappings */
-	bool released, gone;
-	bool of_host; /* host memory: uses none of the card's */
-	int card;
-	struct extent *next;
-} extent;
-
-typedef struct reservation {
-	uint64_t base, size;
-	struct reservation *next;
-} reservation;
-
-typedef struct mapping {
-	uint64_t base, size;
-	extent *memory;
-	bool accessible, plain;
-	struct mapping *next;
-} mapping;
-
-typedef struct registered {
-	uintptr_t base, size;
-	struct registered *next;
-} registered;
-
-typedef struct command {
-	enum { COPY, FILL, HOST, WAIT } kind;
-	bool to_device, from_device; /* which sides are device addresses */
-	uint64_t to, from, bytes;
-	unsigned char value;
-	CUhostFn run;
-	void *argument;
-	CUstream other; /* WAIT: for its work up to ticket */
-	uint64_t ticket;
-	struct command *next;
-} command;
-
-struct CUstream_st {
-	CUcontext context;
-	bool destroyed, ended;
-	uint64_t submitted, completed;
-	CUevent pending;       /* events with timing whose time is not set yet */
-	command *first, *last; /* the first is the running one */
-	struct CUstream_st *next;
-};
-
-struct CUevent_st {
-	CUcontext context;
-	bool destroyed, timed, is_pending;
-	CUstream stream; /* NULL = never recorded */
-	uint64_t ticket;
-	uint64_t time; /* ns */
-	CUevent next_pending;
-	struct CUevent_st *next;
-};
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool initialised;
-static struct {
-	struct CUctx_st primary;
-	CUstream legacy;
-	int file;
-	unsigned char *memory;
-	uint64_t made; /* of the span */
-	uint64_t used;
-} cards[MAX_CARDS];
+card_state cards[MAX_CARDS];
 static struct CUctx_st foreign = { .card = 0, .retained = 1 };
 static extent *extents;
 static reservation *reservations;
-static mapping *mappings;
+mapping *mappings;
 static registered *pinned;
-static CUstream streams;
+CUstream streams;
 static CUevent events[EVENT_BUCKETS];
 static uint64_t clock_ahead; /* ns */
 static struct {
@@ -122,13 +43,13 @@ static struct {
 static __thread CUcontext stack[MAX_DEPTH];
 static __thread unsigned depth;
 
-static uint64_t setting(const char *name, uint64_t otherwise)
+uint64_t setting(const char *name, uint64_t otherwise)
 {
 	const char *text = getenv(name);
 	return text ? strtoull(text, NULL, 10) : otherwise;
 }
 
-static uint64_t card_bytes(void)
+uint64_t card_bytes(void)
 {
 	return setting("FAKE_CUDA_MEMORY", UINT64_C(256) << 20);
 }
@@ -138,7 +59,7 @@ static uint64_t granularity(void)
 	return setting("FAKE_CUDA_GRANULARITY", UINT64_C(2) << 20);
 }
 
-static void *zeroed(size_t bytes)
+void *zeroed(size_t bytes)
 {
 	void *block = calloc(1, bytes);
 	if (!block) abort();
@@ -154,7 +75,7 @@ __attribute__((noreturn)) static void die(const char *why, uint64_t address)
 /* ---- begin and end of every call ---- */
 
 /* Acquires the lock; false if the call must fail. */
-static bool begin(const char *name, CUresult *result)
+bool begin(const char *name, CUresult *result)
 {
 	pthread_mutex_lock(&lock);
 	faults.calls++;
@@ -168,31 +89,16 @@ static bool begin(const char *name, CUresult *result)
 	return *result == HR__CUDA_SUCCESS;
 }
 
-static CUresult end(CUresult result)
+CUresult end(CUresult result)
 {
 	pthread_mutex_unlock(&lock);
 	return result;
 }
 
-static CUcontext current(void)
+CUcontext current(void)
 {
 	return depth ? stack[depth - 1] : NULL;
 }
-
-#define BEGIN(name)  \
-	CUresult result; \
-	if (!begin(#name, &result)) return end(result)
-
-/* For calls that need a context. */
-#define BEGIN_IN_CONTEXT(name)                                                      \
-	BEGIN(name);                                                                    \
-	CUcontext context = current();                                                  \
-	if (!context || !context->retained) return end(HR__CUDA_ERROR_INVALID_CONTEXT); \
-	if (context->broken) return end(context->broken)
-
-#define REQUIRE(condition, error) \
-	if (!(condition)) return end(error)
-#define VALID(condition) REQUIRE(condition, HR__CUDA_ERROR_INVALID_VALUE)
 
 /* ---- the driver and its cards ---- */
 
@@ -248,7 +154,7 @@ CUresult cuInit(unsigned int flags)
 	return end(result);
 }
 
-static int card_count(void)
+int card_count(void)
 {
 	return (int)setting("FAKE_CUDA_DEVICES", 1);
 }
@@ -331,6 +237,12 @@ CUresult cuCtxGetCurrent(CUcontext *out)
 	return end(result);
 }
 
+void set_current(CUcontext context)
+{
+	if (depth) depth--;
+	if (context) stack[depth++] = context;
+}
+
 CUresult cuCtxPushCurrent_v2(CUcontext context)
 {
 	BEGIN(cuCtxPushCurrent_v2);
@@ -349,7 +261,7 @@ CUresult cuCtxPopCurrent_v2(CUcontext *out)
 
 /* ---- physical memory ---- */
 
-static uint64_t free_of(int card)
+uint64_t free_of(int card)
 {
 	uint64_t taken = cards[card].used + setting("FAKE_CUDA_USED", 0), total = card_bytes();
 	return taken < total ? total - taken : 0;
@@ -418,7 +330,9 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmem
 	VALID((of_host || of->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE) && !of->win32HandleMetaData);
 	REQUIRE(of->location.id == (of_host ? 0 : context->card), HR__CUDA_ERROR_INVALID_DEVICE);
 	REQUIRE(of_host || size <= free_of(context->card), HR__CUDA_ERROR_OUT_OF_MEMORY);
-	*out = (uintptr_t)make_extent(context->card, size, of_host);
+	extent *made = make_extent(context->card, size, of_host);
+	made->is_handle = true;
+	*out = (uintptr_t)made;
 	return end(result);
 }
 
@@ -427,7 +341,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	BEGIN_IN_CONTEXT(cuMemRelease);
 	extent *released = extent_of(handle);
 	VALID(released);
-	released->released = true;
+	if (released->retained) released->retained--;
+	else released->released = true;
 	drop_extent(released);
 	return end(result);
 }
@@ -494,7 +409,7 @@ CUresult cuMemMap(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllo
 	return end(result);
 }
 
-static mapping *mapping_at(uint64_t address)
+mapping *mapping_at(uint64_t address)
 {
 	mapping *at = mappings;
 	while (at && !(address >= at->base && address - at->base < at->size)) at = at->next;
@@ -513,11 +428,12 @@ static bool whole_mappings(uint64_t base, uint64_t size)
 	return size > 0;
 }
 
-/* Ends the process if unfinished work uses the range. */
-static void need_idle(uint64_t base, uint64_t size)
+/* Ends the process if unfinished work uses the range; [except] is the free itself. */
+void need_idle(uint64_t base, uint64_t size, const command *except)
 {
 	for (CUstream stream = streams; stream; stream = stream->next) {
 		for (const command *at = stream->first; at; at = at->next) {
+			if (at == except) continue;
 			if (at->to_device && overlap(at->to, at->bytes, base, size)) die("unmapped while work writes to it", base);
 			if (at->from_device && overlap(at->from, at->bytes, base, size)) die("unmapped while work reads it", base);
 		}
@@ -542,7 +458,7 @@ CUresult cuMemUnmap(CUdeviceptr base, size_t size)
 {
 	BEGIN_IN_CONTEXT(cuMemUnmap);
 	VALID(whole_mappings(base, size));
-	need_idle(base, size);
+	need_idle(base, size, NULL);
 	remove_mappings(base, size);
 	return end(result);
 }
@@ -560,32 +476,50 @@ CUresult cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc *ac
 	return end(result);
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
+CUresult map_plain(CUcontext context, CUdeviceptr *out, size_t size)
 {
-	BEGIN_IN_CONTEXT(cuMemAlloc_v2);
-	VALID(size > 0);
-	REQUIRE(size <= free_of(context->card), HR__CUDA_ERROR_OUT_OF_MEMORY);
+	if (!size) return HR__CUDA_ERROR_INVALID_VALUE;
+	if (size > free_of(context->card)) return HR__CUDA_ERROR_OUT_OF_MEMORY;
 	uint64_t base = map_nothing((size + PAGE - 1) / PAGE * PAGE, PAGE);
-	REQUIRE(base, HR__CUDA_ERROR_OUT_OF_MEMORY);
+	if (!base) return HR__CUDA_ERROR_OUT_OF_MEMORY;
 	mapping *made = zeroed(sizeof *made);
-	*made = (mapping){ .base = base, .size = size, .accessible = true, .plain = true, .next = mappings };
+	*made = (mapping){ .base = base, .size = size, .accessible = true, .plain = true, .context = context, .next = mappings };
 	made->memory = make_extent(context->card, size, false);
 	made->memory->released = true;
 	mappings = made;
 	*out = base;
-	return end(result);
+	return HR__CUDA_SUCCESS;
+}
+
+void unmap_plain(mapping *freed)
+{
+	uint64_t base = freed->base, size = freed->size;
+	remove_mappings(base, 1);
+	munmap((void *)(uintptr_t)base, (size + PAGE - 1) / PAGE * PAGE);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
+{
+	BEGIN_IN_CONTEXT(cuMemAlloc_v2);
+	return end(map_plain(context, out, size));
 }
 
 CUresult cuMemFree_v2(CUdeviceptr base)
 {
 	BEGIN_IN_CONTEXT(cuMemFree_v2);
-	const mapping *freed = mapping_at(base);
-	VALID(freed && freed->plain && freed->base == base);
-	uint64_t size = freed->size;
-	need_idle(base, size);
-	remove_mappings(base, 1);
-	munmap((void *)(uintptr_t)base, (size + PAGE - 1) / PAGE * PAGE);
+	mapping *freed = mapping_at(base);
+	VALID(freed && freed->plain && !freed->freeing && freed->base == base);
+	need_idle(base, freed->size, NULL);
+	unmap_plain(freed);
 	return end(result);
+}
+
+void end_context_memory(CUcontext context)
+{
+	for (mapping *at = mappings, *next; at; at = next) {
+		next = at->next;
+		if (at->plain && at->context == context) unmap_plain(at);
+	}
 }
 
 /* ---- pinned memory ---- */
@@ -695,8 +629,12 @@ static void *run_stream(void *argument)
 		pthread_mutex_unlock(&lock);
 		CUresult result = HR__CUDA_SUCCESS;
 		if (work->kind == HOST) work->run(work->argument);
-		else if (work->kind != WAIT) result = move(work);
+		else if (work->kind == COPY || work->kind == FILL) result = move(work);
 		pthread_mutex_lock(&lock);
+		if (work->kind == FREE) {
+			need_idle(work->to, work->bytes, work);
+			unmap_plain(mapping_at(work->to));
+		}
 		if (result != HR__CUDA_SUCCESS) stream->context->broken = result;
 		stream->first = work->next;
 		if (!stream->first) stream->last = NULL;
@@ -711,7 +649,7 @@ static void *run_stream(void *argument)
 	return NULL;
 }
 
-static CUstream start_stream(CUcontext context)
+CUstream start_stream(CUcontext context)
 {
 	pthread_t thread;
 	CUstream made = zeroed(sizeof *made);
@@ -724,14 +662,22 @@ static CUstream start_stream(CUcontext context)
 }
 
 /* The stream of a handle in the current context; NULL if invalid. */
-static CUstream stream_of(CUcontext context, CUstream handle)
+static CUstream default_stream(CUstream *kept, CUcontext context)
 {
-	if (!handle) {
-		if (!cards[context->card].legacy) cards[context->card].legacy = start_stream(&cards[context->card].primary);
-		return cards[context->card].legacy;
-	}
+	if (*kept) return *kept;
+	*kept = start_stream(context);
+	(*kept)->built_in = true;
+	return *kept;
+}
+
+CUstream stream_of(CUcontext context, CUstream handle)
+{
+	static __thread CUstream own[MAX_CARDS]; /* per-thread default streams */
+	CUcontext primary = &cards[context->card].primary;
+	if (!handle || handle == LEGACY_STREAM) return default_stream(&cards[context->card].legacy, primary);
+	if (handle == PER_THREAD_STREAM) return default_stream(&own[context->card], primary);
 	for (CUstream at = streams; at; at = at->next) {
-		if (at == handle) return at->destroyed || at == cards[context->card].legacy ? NULL : at;
+		if (at == handle) return at->destroyed || at->built_in ? NULL : at;
 	}
 	return NULL;
 }
@@ -749,12 +695,12 @@ static CUevent event_of(CUevent handle)
 	return NULL;
 }
 
-static void wait_until(CUstream stream, uint64_t ticket)
+void wait_until(CUstream stream, uint64_t ticket)
 {
 	while (stream->completed < ticket) pthread_cond_wait(&changed, &lock);
 }
 
-static CUresult submit(CUcontext context, CUstream handle, const command *work)
+CUresult submit(CUcontext context, CUstream handle, const command *work)
 {
 	CUstream stream = stream_of(context, handle);
 	if (!stream || stream->context != context) return HR__CUDA_ERROR_INVALID_HANDLE;
@@ -920,9 +866,10 @@ EXPORT void fake_cuda_get_live(fake_cuda_live *out)
 	for (const reservation *at = reservations; at; at = at->next) live.reservations++;
 	for (const extent *at = extents; at; at = at->next) live.handles += !at->released;
 	for (const mapping *at = mappings; at; at = at->next) *(at->plain ? &live.plain : &live.mappings) += 1;
+	for (const mapping *at = mappings; at; at = at->next) live.plain_bytes += at->plain && !at->freeing ? at->size : 0;
+	for (const extent *at = extents; at; at = at->next) live.handle_bytes += at->is_handle && !at->gone && !at->of_host ? at->size : 0;
 	for (const registered *at = pinned; at; at = at->next) live.registered++;
-	for (CUstream at = streams; at; at = at->next) live.streams += !at->destroyed;
-	for (int i = 0; i < MAX_CARDS; i++) live.streams -= cards[i].legacy != NULL;
+	for (CUstream at = streams; at; at = at->next) live.streams += !at->destroyed && !at->built_in;
 	for (int i = 0; i < EVENT_BUCKETS; i++) {
 		for (CUevent at = events[i]; at; at = at->next) live.events += !at->destroyed;
 	}

@@ -14,16 +14,26 @@
  *   FAKE_CUDA_NO_VMM         set: the cards have no virtual memory management
  *   FAKE_CUDA_NO_HOST_NUMA   set: no host memory can be mapped at addresses of a card
  *   FAKE_CUDA_HOST_REGISTER  what cuMemHostRegister returns; default 0
+ *   FAKE_CUDA_VERSION        of CUDA, such as 13000, the default; cuGetProcAddress has no function that is newer
+ *   FAKE_CUDA_LACKS          a name that cuGetProcAddress does not find
  *   FAKE_CUDA_CHECK          set: a process that exits with something left in the driver exits with status 99 */
 #ifndef HR_TESTS_FAKE_CUDA_H
 #define HR_TESTS_FAKE_CUDA_H
 
-#include "core/device/backends/cuda_driver.h"
+#include "driver_calls.h"
+
+/* Calls that tests make and Headroom does not, as in driver_calls.h. */
+#define FAKE_CUDA_CALLS(X)                                   \
+	X(cuDriverGetVersion, (int *))                           \
+	X(cuCtxSetCurrent, (CUcontext))                          \
+	X(cuCtxSynchronize, (void))                              \
+	X(cuCtxCreate_v2, (CUcontext *, unsigned int, CUdevice))
 
 /* Objects that exist now. */
 typedef struct fake_cuda_live {
 	unsigned retained; /* how often primary contexts are retained */
 	unsigned reservations, handles, mappings, plain, registered, streams, events;
+	unsigned long long plain_bytes, handle_bytes; /* of plain memory whose free is not queued, and of handles that exist or are mapped */
 } fake_cuda_live;
 
 void fake_cuda_get_live(fake_cuda_live *out);

@@ -5,7 +5,7 @@ import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = [path for folder in ("src", "cli") for path in sorted((ROOT / folder).rglob("*.[ch]"))]
+SOURCES = [path for folder in ("src", "cli", "plugins/cuda") for path in sorted((ROOT / folder).rglob("*.[ch]"))]
 # A name in a call, or a string that is only such a name: in a #define, or in an array for a loop.
 READ = re.compile(r'(?:\benvironment|\bgetenv)\(\s*"([A-Z_]+)"|"(HEADROOM_[A-Z_]+|LC_[A-Z]+|LANG)"')
 

@@ -1,0 +1,104 @@
+/* blocks.c - a hash table with linear probing, at most half full. A removal moves later entries of the same run back, so that a search ends at the
+ * first empty slot. One lock guards it: an entry is added and removed once for each call of the driver, which takes longer. */
+#include "blocks.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_SLOTS 1024u
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static hr__block *slots; /* an address of 0 is empty */
+static size_t capacity, count; /* capacity: a power of two, or 0 */
+
+static size_t home_of(uint64_t address)
+{
+	return (size_t)((address >> 8) * UINT64_C(0x9E3779B97F4A7C15) >> 20) & (capacity - 1);
+}
+
+/* The slot of [address], or the empty one where it would be. */
+static size_t slot_of(uint64_t address)
+{
+	size_t at = home_of(address);
+	while (slots[at].address && slots[at].address != address) at = (at + 1) & (capacity - 1);
+	return at;
+}
+
+static bool make_room(void)
+{
+	if (count < capacity / 2) return true;
+	size_t before = capacity, wanted = capacity ? capacity * 2 : FIRST_SLOTS;
+	hr__block *old = slots, *grown = calloc(wanted, sizeof *grown);
+	if (!grown) return false;
+	slots = grown;
+	capacity = wanted;
+	for (size_t i = 0; i < before; i++)
+		if (old[i].address) slots[slot_of(old[i].address)] = old[i];
+	free(old);
+	return true;
+}
+
+static void remove_slot(size_t hole)
+{
+	size_t mask = capacity - 1;
+	for (size_t at = (hole + 1) & mask; slots[at].address; at = (at + 1) & mask) {
+		/* An entry moves back if the hole is between its home and its place. */
+		if (((at - home_of(slots[at].address)) & mask) < ((at - hole) & mask)) continue;
+		slots[hole] = slots[at];
+		hole = at;
+	}
+	slots[hole].address = 0;
+	count--;
+}
+
+bool hr__blocks_add(const hr__block *block)
+{
+	pthread_mutex_lock(&lock);
+	bool room = make_room();
+	if (room) {
+		size_t at = slot_of(block->address);
+		if (!slots[at].address) count++;
+		slots[at] = *block;
+	}
+	pthread_mutex_unlock(&lock);
+	return room;
+}
+
+bool hr__blocks_take(uint64_t address, hr__block *out)
+{
+	bool found = false;
+	pthread_mutex_lock(&lock);
+	if (capacity && address) {
+		size_t at = slot_of(address);
+		found = slots[at].address != 0;
+		if (found) {
+			*out = slots[at];
+			remove_slot(at);
+		}
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+bool hr__blocks_take_of(CUcontext context, hr__block *out)
+{
+	bool found = false;
+	pthread_mutex_lock(&lock);
+	for (size_t at = 0; at < capacity && !found; at++) {
+		found = slots[at].address && slots[at].context == context;
+		if (!found) continue;
+		*out = slots[at];
+		remove_slot(at);
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+void hr__blocks_forget(void)
+{
+	/* The table stays allocated: free could wait for a lock of the parent's. */
+	pthread_mutex_init(&lock, NULL);
+	slots = NULL;
+	capacity = count = 0;
+}

@@ -1,0 +1,31 @@
+/* blocks.h - the blocks that the program has from the driver now, by address: which allocator of Headroom has each in its ledger, and whose context
+ * it belongs to. */
+#ifndef HR_PLUGIN_CUDA_BLOCKS_H
+#define HR_PLUGIN_CUDA_BLOCKS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "driver_calls.h"
+#include "headroom.h"
+
+typedef struct hr__block {
+	uint64_t address; /* not 0 */
+	uint64_t bytes;
+	hr_allocator allocator;
+	CUcontext context; /* whose end frees the block; NULL = none */
+} hr__block;
+
+/* Adds a block. False: no memory for the table. An entry of the same address is replaced: its block has ended unseen. */
+bool hr__blocks_add(const hr__block *block);
+
+/* Removes the block at [address], if there is one. */
+bool hr__blocks_take(uint64_t address, hr__block *out);
+
+/* Removes one block of [context]; false if there is none. */
+bool hr__blocks_take_of(CUcontext context, hr__block *out);
+
+/* In the child of a fork: no blocks, and no lock held. */
+void hr__blocks_forget(void);
+
+#endif

@@ -1,0 +1,162 @@
+/* cards.c - see cards.h. Memory of these devices comes from the driver's calls of the program, so the backend has none to give. */
+#include "cards.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "driver.h"
+#include "headroom_backend.h"
+
+typedef struct listed_card {
+	CUdevice device;
+	uint64_t total_bytes;
+	uint64_t free_bytes; /* the last that a thread with a context saw; relaxed atomic */
+} listed_card;
+
+static listed_card listed[HR__CARDS_MAX];
+static int listed_count; /* stored with release */
+
+int hr__cards_index(CUdevice device)
+{
+	int count = __atomic_load_n(&listed_count, __ATOMIC_ACQUIRE);
+	for (int i = 0; i < count; i++)
+		if (listed[i].device == device) return i;
+	return -1;
+}
+
+bool hr__cards_current(CUdevice *device, CUcontext *context)
+{
+	if (!hr__driver.cuCtxGetCurrent || !hr__driver.cuCtxGetDevice) return false;
+	if (hr__driver.cuCtxGetCurrent(context) != HR__CUDA_SUCCESS || !*context) return false;
+	return hr__driver.cuCtxGetDevice(device) == HR__CUDA_SUCCESS;
+}
+
+CUcontext hr__cards_primary(CUdevice device)
+{
+	unsigned int flags;
+	int active = 0;
+	CUcontext primary = NULL;
+	if (!hr__driver.cuDevicePrimaryCtxGetState || !hr__driver.cuDevicePrimaryCtxRetain || !hr__driver.cuDevicePrimaryCtxRelease_v2) return NULL;
+	if (hr__driver.cuDevicePrimaryCtxGetState(device, &flags, &active) != HR__CUDA_SUCCESS || !active) return NULL;
+	/* Only a reference tells which context it is. It is active, so this creates nothing. */
+	if (hr__driver.cuDevicePrimaryCtxRetain(&primary, device) != HR__CUDA_SUCCESS) return NULL;
+	hr__driver.cuDevicePrimaryCtxRelease_v2(device);
+	return primary;
+}
+
+/* ---- the backend ---- */
+
+static hr_status card_count(void *config, uint32_t *out)
+{
+	(void)config;
+	int count = 0;
+	if (!hr__driver.cuDeviceGetCount || !hr__driver.cuDeviceGet || hr__driver.cuDeviceGetCount(&count) != HR__CUDA_SUCCESS) count = 0;
+	if (count > HR__CARDS_MAX) count = HR__CARDS_MAX;
+	for (int i = 0; i < count; i++)
+		if (hr__driver.cuDeviceGet(&listed[i].device, i) != HR__CUDA_SUCCESS) count = i;
+	__atomic_store_n(&listed_count, count, __ATOMIC_RELEASE);
+	*out = (uint32_t)count;
+	return HR_OK;
+}
+
+static hr_status card_open(void *config, uint32_t index, void **device, hr_backend_caps *caps)
+{
+	(void)config;
+	size_t total = 0;
+	listed_card *card = &listed[index];
+	if (!hr__driver.cuDeviceTotalMem_v2 || hr__driver.cuDeviceTotalMem_v2(&total, card->device) != HR__CUDA_SUCCESS)
+		return hr_backend_set_error(HR_DEVICE_ERROR, "cuDeviceTotalMem does not tell the card's memory");
+	memset(caps, 0, sizeof *caps);
+	if (!hr__driver.cuDeviceGetName || hr__driver.cuDeviceGetName(caps->description, sizeof caps->description, card->device) != HR__CUDA_SUCCESS)
+		snprintf(caps->description, sizeof caps->description, "CUDA device %u", index);
+	card->total_bytes = total;
+	__atomic_store_n(&card->free_bytes, total, __ATOMIC_RELAXED);
+	caps->total_bytes = total;
+	caps->map_alignment = 1;
+	*device = card;
+	return HR_OK;
+}
+
+static void card_close(void *device)
+{
+	(void)device;
+}
+
+/* The driver tells it only to threads with a context of the card. Others, such as the one that publishes statistics, get the last value. */
+static hr_status card_memory_info(void *device, uint64_t *free_bytes, uint64_t *total_bytes)
+{
+	listed_card *card = device;
+	CUcontext context;
+	CUdevice current;
+	size_t now, total;
+	if (hr__cards_current(&current, &context) && current == card->device && hr__driver.cuMemGetInfo_v2 &&
+	    hr__driver.cuMemGetInfo_v2(&now, &total) == HR__CUDA_SUCCESS)
+		__atomic_store_n(&card->free_bytes, now, __ATOMIC_RELAXED);
+	*free_bytes = __atomic_load_n(&card->free_bytes, __ATOMIC_RELAXED);
+	*total_bytes = card->total_bytes;
+	return HR_OK;
+}
+
+static hr_status no_memory(void)
+{
+	return hr_backend_set_error(HR_UNSUPPORTED, "a device of the type " HR__CARDS_TYPE " shows what a program has from the driver, and has no memory to give; use GPU:0");
+}
+
+static hr_status card_plain_alloc(void *device, uint64_t bytes, uint64_t *address)
+{
+	(void)device;
+	(void)bytes;
+	(void)address;
+	return no_memory();
+}
+
+static hr_status card_plain_free(void *device, uint64_t address, uint64_t bytes)
+{
+	(void)device;
+	(void)address;
+	(void)bytes;
+	return no_memory();
+}
+
+static hr_status card_copy(void *device, uint64_t to, uint64_t from, uint64_t bytes, hr_copy_kind kind, hr_native_stream stream)
+{
+	(void)device;
+	(void)to;
+	(void)from;
+	(void)bytes;
+	(void)kind;
+	(void)stream;
+	return no_memory();
+}
+
+static hr_status card_fill(void *device, uint64_t address, uint8_t value, uint64_t bytes, hr_native_stream stream)
+{
+	(void)device;
+	(void)address;
+	(void)value;
+	(void)bytes;
+	(void)stream;
+	return no_memory();
+}
+
+hr_status hr__cards_register(bool *on_gpu)
+{
+	hr_backend table;
+	uint32_t unused;
+	hr_backend_init(&table);
+	table.version = HR_BACKEND_VERSION;
+	table.name = "cuda_program";
+	table.type = HR__CARDS_TYPE;
+	table.count = card_count;
+	table.open = card_open;
+	table.close = card_close;
+	table.memory_info = card_memory_info;
+	table.plain_alloc = card_plain_alloc;
+	table.plain_free = card_plain_free;
+	table.copy = card_copy;
+	table.fill = card_fill;
+	card_count(NULL, &unused); /* for hr__cards_index */
+	hr_status status = hr_backend_register(&table, NULL);
+	*on_gpu = status == HR_IN_USE;
+	return status == HR_IN_USE ? HR_OK : status;
+}

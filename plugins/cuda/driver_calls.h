@@ -1,0 +1,79 @@
+/* driver_calls.h - the calls of the CUDA driver that libheadroom_cuda answers, and those that it makes itself, in its own declarations.
+ *
+ * Types and numbers that libheadroom uses too are in its cuda_driver.h. tools/check-cuda-declarations.sh compares both with a real cuda.h.
+ *
+ * A program obtains a driver function in one of three ways: by linking to its symbol, by dlsym with the symbol, or by cuGetProcAddress with the
+ * name without suffixes, the CUDA version that the program was written for, and flags. The version selects among the signatures that a name has
+ * had: [since] is the first version for which the name means this signature. The functions of CUDA 3.1 and older, with 32-bit sizes, are not
+ * answered. */
+#ifndef HR_PLUGIN_CUDA_DRIVER_CALLS_H
+#define HR_PLUGIN_CUDA_DRIVER_CALLS_H
+
+#include "core/device/backends/cuda_driver.h"
+
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+
+/* ---- symbol, name, first version of the signature, parameters ---- */
+
+/* Without a stream: the same function whatever the flags say. */
+#define HR__ANSWERED_PLAIN(X)                                                                                                                         \
+	X(cuMemAlloc_v2, cuMemAlloc, 3020, (CUdeviceptr *, size_t))                                                                                       \
+	X(cuMemAllocPitch_v2, cuMemAllocPitch, 3020, (CUdeviceptr *, size_t *, size_t, size_t, unsigned int))                                             \
+	X(cuMemFree_v2, cuMemFree, 3020, (CUdeviceptr))                                                                                                   \
+	X(cuMemAllocManaged, cuMemAllocManaged, 6000, (CUdeviceptr *, size_t, unsigned int))                                                              \
+	X(cuMemAllocHost_v2, cuMemAllocHost, 3020, (void **, size_t))                                                                                     \
+	X(cuMemHostAlloc, cuMemHostAlloc, 2020, (void **, size_t, unsigned int))                                                                          \
+	X(cuMemFreeHost, cuMemFreeHost, 2000, (void *))                                                                                                   \
+	X(cuMemCreate, cuMemCreate, 10020, (CUmemGenericAllocationHandle *, size_t, const CUmemAllocationProp *, unsigned long long))                     \
+	X(cuMemRelease, cuMemRelease, 10020, (CUmemGenericAllocationHandle))                                                                              \
+	X(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 11000, (CUmemGenericAllocationHandle *, void *))                                      \
+	X(cuMemMap, cuMemMap, 10020, (CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, unsigned long long))                                     \
+	X(cuMemUnmap, cuMemUnmap, 10020, (CUdeviceptr, size_t))                                                                                           \
+	X(cuMemGetInfo_v2, cuMemGetInfo, 3020, (size_t *, size_t *))                                                                                      \
+	X(cuDeviceTotalMem_v2, cuDeviceTotalMem, 3020, (size_t *, CUdevice))                                                                              \
+	X(cuCtxDestroy_v2, cuCtxDestroy, 4000, (CUcontext))                                                                                               \
+	X(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease, 11000, (CUdevice))                                                                     \
+	X(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000, (CUdevice))                                                                         \
+	X(cuGetProcAddress, cuGetProcAddress, 11030, (const char *, void **, int, unsigned long long))                                                    \
+	X(cuGetProcAddress_v2, cuGetProcAddress, 12000, (const char *, void **, int, unsigned long long, int *))
+
+/* With a stream: the symbol with _ptsz is the variant in which stream 0 is the thread's own default stream. */
+#define HR__ANSWERED_STREAM(X)                                                                              \
+	X(cuMemAllocAsync, cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream))                           \
+	X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, (CUdeviceptr *, size_t, CUmemoryPool, CUstream)) \
+	X(cuMemFreeAsync, cuMemFreeAsync, 11020, (CUdeviceptr, CUstream))
+
+/* ---- symbol, parameters: calls that are made but not answered ---- */
+
+#define HR__MADE_CALLS(X)                                         \
+	X(cuDeviceGetCount, (int *))                                  \
+	X(cuDeviceGet, (CUdevice *, int))                             \
+	X(cuDeviceGetName, (char *, int, CUdevice))                   \
+	X(cuCtxGetCurrent, (CUcontext *))                             \
+	X(cuCtxGetDevice, (CUdevice *))                               \
+	X(cuDevicePrimaryCtxGetState, (CUdevice, unsigned int *, int *)) \
+	X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))
+
+/* ---- numbers: CUDA's name, value; here HR__<name> ---- */
+
+#define HR__PROGRAM_NUMBERS(X)                          \
+	X(CU_GET_PROC_ADDRESS_DEFAULT, 0)                   \
+	X(CU_GET_PROC_ADDRESS_LEGACY_STREAM, 1)             \
+	X(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, 2) \
+	X(CUDA_ERROR_NOT_FOUND, 500)
+
+enum {
+#define HR__PROGRAM_NUMBER(name, value) HR__##name = value,
+	HR__PROGRAM_NUMBERS(HR__PROGRAM_NUMBER)
+#undef HR__PROGRAM_NUMBER
+};
+
+/* ---- prototypes ---- */
+
+#define HR__EXPORT __attribute__((visibility("default")))
+
+#define HR__PROTOTYPE(symbol, name, since, parameters) HR__EXPORT CUresult symbol parameters;
+#define HR__PROTOTYPES(symbol, name, since, parameters) HR__EXPORT CUresult symbol parameters; HR__EXPORT CUresult symbol##_ptsz parameters;
+
+#endif

@@ -1,0 +1,270 @@
+/* ledger.c - see ledger.h.
+ *
+ * A block is recorded in two steps. The driver's call comes first, so that its result and its out-parameters are the program's; then hr_alloc on an
+ * allocator of the kind "driver", whose alloc function returns the address that the driver gave. A free is the other way round: hr_free takes the
+ * block out of the ledger and then calls the allocator's free function, which makes the driver's call. So no other thread can be given the address
+ * while the ledger still has it, and a free that the driver refuses is undone by hr_free.
+ *
+ * What the two functions need to know is in a thread-local variable. Without it they are called by hr_shutdown, which ends the ledger and must leave
+ * the program's memory alone. */
+#define _GNU_SOURCE
+#include "ledger.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "blocks.h"
+#include "cards.h"
+#include "driver.h"
+#include "headroom_backend.h"
+#include "headroom_oom.h"
+#include "settings.h"
+
+#define KIND "driver"
+#define REPORTS_MAX 16 /* as many as libheadroom writes to files */
+
+enum { NOT_STARTED, STARTED, FAILED };
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int state;              /* stored with release; the allocators below are created under the lock */
+static bool on_gpu;            /* blocks are on GPU:n, because libheadroom's devices were in use before */
+static bool forked;            /* libheadroom's state is the parent's */
+static uint64_t allocators[HR__CARDS_MAX][HR__LEDGER_KINDS]; /* ids, stored with release; 0 = not created yet */
+static uint32_t failures;      /* blocks that could not be recorded */
+static uint32_t reports;
+
+/* What the calling thread is doing. */
+static __thread struct ledger_action {
+	bool inside;
+	uint64_t adopt;        /* alloc: the address to return; 0 = refuse */
+	CUresult (*give_back)(void *context); /* free: the driver's call; NULL = leave the memory alone */
+	void *context;
+	CUresult result;
+	bool called;
+} action;
+
+/* ---- the allocator's functions ---- */
+
+static hr_status adopt(void *unused, size_t bytes, size_t alignment, hr_stream stream, void **out)
+{
+	(void)unused;
+	(void)bytes;
+	(void)alignment;
+	(void)stream;
+	if (!action.adopt) return hr_backend_set_error(HR_OUT_OF_MEMORY, "the CUDA driver has no memory for the request");
+	*out = (void *)(uintptr_t)action.adopt;
+	return HR_OK;
+}
+
+static hr_status give_back(void *unused, void *address, size_t bytes, hr_stream stream)
+{
+	(void)unused;
+	(void)address;
+	(void)bytes;
+	(void)stream;
+	if (!action.give_back) return HR_OK;
+	action.called = true;
+	action.result = action.give_back(action.context);
+	return action.result == HR__CUDA_SUCCESS ? HR_OK : hr_backend_set_error(HR_DEVICE_ERROR, "the CUDA driver refused to free the block");
+}
+
+/* ---- reports ---- */
+
+/* With a limit, and without HEADROOM_OOM_REPORT: the report as text. */
+static void write_report(void *unused, hr_oom_report report)
+{
+	static char text[1 << 16];
+	static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
+	(void)unused;
+	if (__atomic_fetch_add(&reports, 1, __ATOMIC_RELAXED) >= REPORTS_MAX) return;
+	pthread_mutex_lock(&one);
+	size_t length = hr_oom_format_text(report, text, sizeof text - 1);
+	if (length > sizeof text - 2) length = sizeof text - 2;
+	if (length > 0 && text[length - 1] != '\n') text[length++] = '\n';
+	if (write(STDERR_FILENO, text, length) < 0) length = 0; /* there is nowhere else to write it */
+	pthread_mutex_unlock(&one);
+}
+
+/* ---- starting ---- */
+
+static void after_fork(void)
+{
+	if (__atomic_load_n(&state, __ATOMIC_RELAXED) == NOT_STARTED) return;
+	forked = true; /* the driver refuses to work here too, because the parent has used it */
+	hr__blocks_forget();
+}
+
+static bool start_session(void)
+{
+	hr_custom_allocator table;
+	hr_custom_allocator_init(&table);
+	table.alloc = adopt;
+	table.free = give_back;
+	hr_status status = hr__cards_register(&on_gpu);
+	if (status == HR_OK) status = hr_allocator_register(KIND, &table, NULL);
+	if (status != HR_OK && status != HR_ALREADY_EXISTS) {
+		hr__settings_say("the program runs without Headroom: %s", hr_last_message());
+		return false;
+	}
+	return pthread_atfork(NULL, NULL, after_fork) == 0;
+}
+
+static bool is_started(void)
+{
+	int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
+	if (now != NOT_STARTED) return now == STARTED;
+	pthread_mutex_lock(&lock);
+	if (state == NOT_STARTED) __atomic_store_n(&state, start_session() ? STARTED : FAILED, __ATOMIC_RELEASE);
+	now = state;
+	pthread_mutex_unlock(&lock);
+	return now == STARTED;
+}
+
+bool hr__ledger_is_on(void)
+{
+	return hr__settings_get()->on && !forked && !action.inside && hr__driver_find() && is_started();
+}
+
+/* ---- allocators ---- */
+
+static void set_options(hr_allocator_options *options, hr_device device, hr__ledger_kind kind)
+{
+	const hr__settings *settings = hr__settings_get();
+	hr_device_info info;
+	hr_device_info_init(&info);
+	hr_allocator_options_init(options);
+	options->kind = KIND;
+	if (kind != HR__LEDGER_DEVICE || !settings->limit) return;
+	/* A limit above the card's memory limits nothing. */
+	if (hr_device_get_info(device, &info) != HR_OK || settings->limit >= info.total_bytes) return;
+	options->limit_bytes = settings->limit;
+	if (settings->reports) return;
+	options->oom.report_allocations_on_oom = true;
+	options->oom.callback = write_report;
+}
+
+static uint64_t create(int card, hr__ledger_kind kind)
+{
+	static const char *const suffixes[HR__LEDGER_KINDS] = { "driver", "managed", "pinned" };
+	char device_name[24], name[32];
+	hr_allocator_options options;
+	hr_allocator made;
+	hr_device device;
+	if (kind == HR__LEDGER_HOST) snprintf(device_name, sizeof device_name, "CPU:0");
+	else snprintf(device_name, sizeof device_name, "%s:%d", on_gpu ? "GPU" : HR__CARDS_TYPE, card);
+	snprintf(name, sizeof name, "%s_%s", device_name, suffixes[kind]);
+	if (hr_device_find(device_name, &device) != HR_OK) return 0;
+	set_options(&options, device, kind);
+	options.name = name;
+	return hr_allocator_create(device, &options, &made) == HR_OK ? made.id : 0;
+}
+
+/* The first failure is said; the others are only counted. */
+static void say_failure(const char *what)
+{
+	if (__atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED) == 0) hr__settings_say("%s: %s; the program continues", what, hr_last_message());
+}
+
+static hr_allocator allocator_of(CUdevice device, hr__ledger_kind kind)
+{
+	int card = kind == HR__LEDGER_HOST ? 0 : hr__cards_index(device);
+	if (card < 0) return (hr_allocator){ 0 };
+	uint64_t id = __atomic_load_n(&allocators[card][kind], __ATOMIC_ACQUIRE);
+	if (id) return (hr_allocator){ id };
+	pthread_mutex_lock(&lock);
+	id = allocators[card][kind];
+	if (!id) id = create(card, kind);
+	__atomic_store_n(&allocators[card][kind], id, __ATOMIC_RELEASE);
+	pthread_mutex_unlock(&lock);
+	if (!id) say_failure("CUDA memory cannot be recorded");
+	return (hr_allocator){ id };
+}
+
+/* ---- requests ---- */
+
+bool hr__ledger_locate(hr__ledger_request *request)
+{
+	return hr__cards_current(&request->device, &request->context);
+}
+
+/* hr_alloc of [request], with [address] as its outcome; 0 = the driver has refused. */
+static hr_status tell(hr_allocator allocator, const hr__ledger_request *request, uint64_t address)
+{
+	void *out;
+	hr_request told = HR_REQUEST(request->bytes);
+	told.alignment = 1; /* the driver decides it */
+	told.stream = HR_STREAM_HOST;
+	told.op = told.tag = hr_name_intern(request->call);
+	action = (struct ledger_action){ .inside = true, .adopt = address };
+	hr_status status = hr_alloc(allocator, &told, &out);
+	action = (struct ledger_action){ .inside = false };
+	return status;
+}
+
+bool hr__ledger_admits(const hr__ledger_request *request)
+{
+	uint64_t limit, used;
+	if (request->kind != HR__LEDGER_DEVICE || !hr__ledger_get_limit(request->device, &limit, &used)) return true;
+	if (used <= limit && request->bytes <= limit - used) return true;
+	hr__ledger_refuse(request);
+	return false;
+}
+
+bool hr__ledger_add(const hr__ledger_request *request, uint64_t address)
+{
+	hr_allocator allocator = allocator_of(request->device, request->kind);
+	if (!allocator.id) return true;
+	hr_status status = tell(allocator, request, address);
+	hr__block block = { .address = address, .bytes = request->bytes, .allocator = allocator, .context = request->context };
+	if (status == HR_OK && hr__blocks_add(&block)) return true;
+	uint64_t limit, used;
+	bool limited = request->kind == HR__LEDGER_DEVICE && hr__ledger_get_limit(request->device, &limit, &used);
+	if (status == HR_OUT_OF_MEMORY && limited) return false;
+	say_failure("a block of CUDA memory is not recorded");
+	return true;
+}
+
+void hr__ledger_refuse(const hr__ledger_request *request)
+{
+	hr_allocator allocator = allocator_of(request->device, request->kind);
+	if (allocator.id && request->bytes && tell(allocator, request, 0) != HR_OUT_OF_MEMORY) say_failure("a refused request is not recorded");
+}
+
+/* ---- ends ---- */
+
+CUresult hr__ledger_free(uint64_t address, CUresult (*call)(void *context), void *context)
+{
+	hr__block block;
+	if (!hr__blocks_take(address, &block)) return call(context);
+	action = (struct ledger_action){ .inside = true, .give_back = call, .context = context };
+	hr_free(block.allocator, (void *)(uintptr_t)address, HR_STREAM_HOST);
+	struct ledger_action done = action;
+	action = (struct ledger_action){ .inside = false };
+	if (!done.called) return call(context); /* hr_shutdown has ended the ledger */
+	if (done.result != HR__CUDA_SUCCESS) hr__blocks_add(&block);
+	return done.result;
+}
+
+void hr__ledger_end_context(CUcontext context)
+{
+	hr__block block;
+	while (context && hr__blocks_take_of(context, &block)) {
+		action = (struct ledger_action){ .inside = true };
+		hr_free(block.allocator, (void *)(uintptr_t)block.address, HR_STREAM_HOST);
+		action = (struct ledger_action){ .inside = false };
+	}
+}
+
+bool hr__ledger_get_limit(CUdevice device, uint64_t *limit, uint64_t *used)
+{
+	hr_stats stats;
+	if (!hr__settings_get()->limit) return false;
+	hr_allocator allocator = allocator_of(device, HR__LEDGER_DEVICE);
+	hr_stats_init(&stats);
+	if (!allocator.id || hr_allocator_get_stats(allocator, &stats) != HR_OK) return false;
+	*limit = (uint64_t)stats.bytes_limit;
+	*used = (uint64_t)stats.bytes_in_use;
+	return true;
+}

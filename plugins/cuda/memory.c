@@ -1,0 +1,142 @@
+/* memory.c - blocks at an address: plain, in stream order, managed, and pinned host memory.
+ *
+ * The out-parameters of the program are written only by a call that succeeds. */
+#include "record.h"
+
+HR__ANSWERED_PLAIN(HR__PROTOTYPE)
+HR__ANSWERED_STREAM(HR__PROTOTYPES)
+
+/* ---- plain ---- */
+
+CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
+{
+	CUdeviceptr address = 0;
+	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAlloc" };
+	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAlloc_v2, out, bytes);
+	CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAlloc_v2, &address, bytes), HR__REAL(cuMemFree_v2, address));
+	if (result == HR__CUDA_SUCCESS) *out = address;
+	return result;
+}
+
+/* The driver decides how long a row is, so [request] gets its size from what the call returns. */
+static CUresult alloc_pitch(hr__ledger_request *request, CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+	CUresult result = HR__REAL(cuMemAllocPitch_v2, address, pitch, width, height, element);
+	if (result == HR__CUDA_SUCCESS) request->bytes = *pitch * height; /* it fits: the driver has given it */
+	return result;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *out_pitch, size_t width, size_t height, unsigned int element)
+{
+	CUdeviceptr address = 0;
+	size_t pitch = 0, least = 0;
+	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .call = "cuMemAllocPitch" };
+	bool sized = !__builtin_mul_overflow(width, height, &least);
+	request.bytes = least;
+	if (!hr__ledger_is_on() || !out || !out_pitch || !sized || !hr__ledger_locate(&request))
+		return HR__REAL(cuMemAllocPitch_v2, out, out_pitch, width, height, element);
+	CUresult result = HR__RECORD_TAKE(&request, address, alloc_pitch(&request, &address, &pitch, width, height, element), HR__REAL(cuMemFree_v2, address));
+	if (result != HR__CUDA_SUCCESS) return result;
+	*out = address;
+	*out_pitch = pitch;
+	return result;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
+{
+	CUdeviceptr address = 0;
+	hr__ledger_request request = { .kind = HR__LEDGER_MANAGED, .bytes = bytes, .call = "cuMemAllocManaged" };
+	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAllocManaged, out, bytes, flags);
+	CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocManaged, &address, bytes, flags), HR__REAL(cuMemFree_v2, address));
+	if (result == HR__CUDA_SUCCESS) *out = address;
+	return result;
+}
+
+static CUresult free_plain(void *address)
+{
+	return HR__REAL(cuMemFree_v2, *(CUdeviceptr *)address);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr address)
+{
+	return hr__ledger_is_on() ? hr__ledger_free(address, free_plain, &address) : HR__REAL(cuMemFree_v2, address);
+}
+
+/* ---- in stream order ---- */
+
+typedef struct stream_free {
+	CUdeviceptr address;
+	CUstream stream;
+} stream_free;
+
+/* The calls for one of the two default streams; [variant] is the end of the symbol. */
+#define STREAM_CALLS(variant)                                                                                                                    \
+	CUresult cuMemAllocAsync##variant(CUdeviceptr *out, size_t bytes, CUstream stream)                                                          \
+	{                                                                                                                                            \
+		CUdeviceptr address = 0;                                                                                                                 \
+		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAllocAsync" };                                   \
+		if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAllocAsync##variant, out, bytes, stream);          \
+		CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocAsync##variant, &address, bytes, stream),                        \
+		                                  HR__REAL(cuMemFreeAsync##variant, address, stream));                                                   \
+		if (result == HR__CUDA_SUCCESS) *out = address;                                                                                          \
+		return result;                                                                                                                           \
+	}                                                                                                                                            \
+                                                                                                                                                 \
+	CUresult cuMemAllocFromPoolAsync##variant(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)                                \
+	{                                                                                                                                            \
+		CUdeviceptr address = 0;                                                                                                                 \
+		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAllocFromPoolAsync" };                           \
+		if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request))                                                                         \
+			return HR__REAL(cuMemAllocFromPoolAsync##variant, out, bytes, pool, stream);                                                         \
+		CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocFromPoolAsync##variant, &address, bytes, pool, stream),          \
+		                                  HR__REAL(cuMemFreeAsync##variant, address, stream));                                                   \
+		if (result == HR__CUDA_SUCCESS) *out = address;                                                                                          \
+		return result;                                                                                                                           \
+	}                                                                                                                                            \
+                                                                                                                                                 \
+	static CUresult free_async##variant(void *argument)                                                                                          \
+	{                                                                                                                                            \
+		const stream_free *freed = argument;                                                                                                     \
+		return HR__REAL(cuMemFreeAsync##variant, freed->address, freed->stream);                                                                 \
+	}                                                                                                                                            \
+                                                                                                                                                 \
+	CUresult cuMemFreeAsync##variant(CUdeviceptr address, CUstream stream)                                                                       \
+	{                                                                                                                                            \
+		stream_free freed = { address, stream };                                                                                                 \
+		return hr__ledger_is_on() ? hr__ledger_free(address, free_async##variant, &freed) : HR__REAL(cuMemFreeAsync##variant, address, stream);  \
+	}
+
+STREAM_CALLS()
+STREAM_CALLS(_ptsz)
+
+/* ---- pinned host memory ---- */
+
+CUresult cuMemAllocHost_v2(void **out, size_t bytes)
+{
+	void *address = NULL;
+	hr__ledger_request request = { .kind = HR__LEDGER_HOST, .bytes = bytes, .call = "cuMemAllocHost" };
+	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAllocHost_v2, out, bytes);
+	CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocHost_v2, &address, bytes), HR__REAL(cuMemFreeHost, address));
+	if (result == HR__CUDA_SUCCESS) *out = address;
+	return result;
+}
+
+CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
+{
+	void *address = NULL;
+	hr__ledger_request request = { .kind = HR__LEDGER_HOST, .bytes = bytes, .call = "cuMemHostAlloc" };
+	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemHostAlloc, out, bytes, flags);
+	CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemHostAlloc, &address, bytes, flags), HR__REAL(cuMemFreeHost, address));
+	if (result == HR__CUDA_SUCCESS) *out = address;
+	return result;
+}
+
+static CUresult free_host(void *address)
+{
+	return HR__REAL(cuMemFreeHost, address);
+}
+
+CUresult cuMemFreeHost(void *address)
+{
+	return hr__ledger_is_on() ? hr__ledger_free((uintptr_t)address, free_host, address) : HR__REAL(cuMemFreeHost, address);
+}

@@ -1,0 +1,23 @@
+/* settings.h - what `headroom run` has asked for, in the environment. */
+#ifndef HR_PLUGIN_CUDA_SETTINGS_H
+#define HR_PLUGIN_CUDA_SETTINGS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct hr__settings {
+	bool on;        /* false: HEADROOM_RUN=0; every call goes to the driver */
+	uint64_t limit; /* bytes of each card, from HEADROOM_LIMIT; 0 = none */
+	bool reports;   /* HEADROOM_OOM_REPORT is set: libheadroom writes the reports */
+} hr__settings;
+
+/* Read once, when the library is loaded or at the first call before that. */
+const hr__settings *hr__settings_get(void);
+
+/* Writes "headroom: ..." to the standard error, in one line. */
+__attribute__((format(printf, 1, 2))) void hr__settings_say(const char *format, ...);
+
+/* The same, and ends the process: for what makes the program unable to run at all. */
+_Noreturn void hr__settings_die(const char *why);
+
+#endif

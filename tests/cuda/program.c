@@ -1,0 +1,271 @@
+/* program.c - a CUDA program that knows nothing of Headroom, for test_run_cuda.py.
+ *
+ *     program WAY COMMAND...
+ *
+ * WAY is how it obtains the driver's calls (program.h), "link" for a program that is linked to the driver, or "module:WAY" and "deepbind:WAY" for a
+ * module that obtains them, loaded by dlopen. Commands are words with numbers, such as alloc:0:1048576 for a block of 1 MiB in slot 0. A call that
+ * fails is printed with its result; so are "info", "total" and "stats", which compares Headroom's statistics with what the driver has. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cuda/program.h"
+#include "headroom.h"
+
+#define SLOTS 64
+#define UNTOUCHED 0x5a5a5a5a5a5a5a5aull
+
+static program_calls cu;
+static CUcontext primary, own_context;
+static CUstream stream;
+static struct {
+	CUdeviceptr address;
+	void *host;
+	CUmemGenericAllocationHandle handle;
+	size_t bytes;
+} slots[SLOTS];
+
+#ifdef LINKED
+#define PROTOTYPE(symbol, name, since, parameters) extern CUresult symbol parameters;
+#define OTHER_PROTOTYPE(symbol, parameters) extern CUresult symbol parameters;
+HR__ANSWERED_PLAIN(PROTOTYPE)
+HR__ANSWERED_STREAM(PROTOTYPE)
+HR__CUDA_CALLS(OTHER_PROTOTYPE)
+FAKE_CUDA_CALLS(OTHER_PROTOTYPE)
+
+static bool obtain_linked(program_calls *out)
+{
+#define TAKE(symbol, name, since, parameters) out->symbol = symbol;
+#define TAKE_OTHER(symbol, parameters) out->other_##symbol = symbol;
+	HR__ANSWERED_PLAIN(TAKE)
+	HR__ANSWERED_STREAM(TAKE)
+	HR__CUDA_CALLS(TAKE_OTHER)
+	FAKE_CUDA_CALLS(TAKE_OTHER)
+	out->get_live = fake_cuda_get_live;
+	out->fail_nth = fake_cuda_fail_nth;
+	out->count_calls = fake_cuda_calls;
+	out->failed = fake_cuda_failed;
+	return true;
+}
+#else
+static bool obtain_linked(program_calls *out)
+{
+	(void)out;
+	return false;
+}
+#endif
+
+/* The module is beside the program. */
+static bool obtain_in_module(const char *way, int flags)
+{
+	char path[4096];
+	bool (*obtain)(const char *, program_calls *);
+	ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+	if (length <= 0) return false;
+	path[length] = 0;
+	strcpy(strrchr(path, '/') + 1, "cuda_program_module.so");
+	void *module = dlopen(path, RTLD_NOW | flags);
+	void *found = module ? dlsym(module, "program_obtain") : NULL;
+	if (!found) fprintf(stderr, "program: %s\n", dlerror());
+	memcpy(&obtain, &found, sizeof found);
+	return found && obtain(way, &cu);
+}
+
+static bool obtain(const char *way)
+{
+	if (strcmp(way, "link") == 0) return obtain_linked(&cu);
+	if (strncmp(way, "module:", 7) == 0) return obtain_in_module(way + 7, 0);
+	if (strncmp(way, "deepbind:", 9) == 0) return obtain_in_module(way + 9, RTLD_DEEPBIND);
+	return program_obtain(way, &cu);
+}
+
+/* ---- statistics ---- */
+
+#define LOAD(name) __typeof__(name) *name##_ = (__typeof__(name) *)(uintptr_t)dlsym(RTLD_DEFAULT, #name)
+
+/* Bytes that Headroom says are in use on [name]; -1 if Headroom is not in the process, or has no such device. */
+static long long in_use(const char *name)
+{
+	LOAD(hr_device_find);
+	LOAD(hr_device_get_stats);
+	LOAD(hr_stats_init_sized);
+	hr_device device;
+	hr_stats stats;
+	if (!hr_device_find_ || !hr_device_get_stats_ || !hr_stats_init_sized_) return -1;
+	hr_stats_init_sized_(&stats, sizeof stats);
+	if (hr_device_find_(name, &device) != HR_OK || hr_device_get_stats_(device, &stats) != HR_OK) return -1;
+	return stats.bytes_in_use;
+}
+
+static void print_stats(const char *name)
+{
+	fake_cuda_live live;
+	cu.get_live(&live);
+	printf("stats %lld of %llu\n", in_use(name ? name : "CUDA:0"), live.plain_bytes + live.handle_bytes);
+}
+
+/* ---- commands ---- */
+
+static CUresult start(void)
+{
+	CUresult result = cu.other_cuInit(0);
+	if (result == HR__CUDA_SUCCESS) result = cu.other_cuDevicePrimaryCtxRetain(&primary, 0);
+	return result == HR__CUDA_SUCCESS ? cu.other_cuCtxSetCurrent(primary) : result;
+}
+
+static CUresult create(int slot, size_t bytes)
+{
+	CUmemAllocationProp on = { .type = HR__CU_MEM_ALLOCATION_TYPE_PINNED, .location = { HR__CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+	return cu.cuMemCreate(&slots[slot].handle, bytes, &on, 0);
+}
+
+static CUresult map(int slot)
+{
+	CUresult result = cu.other_cuMemAddressReserve(&slots[slot].address, slots[slot].bytes, 0, 0, 0);
+	return result == HR__CUDA_SUCCESS ? cu.cuMemMap(slots[slot].address, slots[slot].bytes, 0, slots[slot].handle, 0) : result;
+}
+
+static CUresult print_info(void)
+{
+	size_t free_bytes = 0, total = 0;
+	CUresult result = cu.cuMemGetInfo_v2(&free_bytes, &total);
+	if (result == HR__CUDA_SUCCESS) printf("info %zu of %zu\n", free_bytes, total);
+	return result;
+}
+
+static CUresult print_total(void)
+{
+	size_t total = 0;
+	CUresult result = cu.cuDeviceTotalMem_v2(&total, 0);
+	if (result == HR__CUDA_SUCCESS) printf("total %zu\n", total);
+	return result;
+}
+
+/* A failed call leaves its out-parameters as they were. */
+static CUresult check_untouched(size_t bytes)
+{
+	CUdeviceptr plain = UNTOUCHED, async = UNTOUCHED, pitched = UNTOUCHED;
+	CUmemGenericAllocationHandle handle = UNTOUCHED;
+	size_t pitch = UNTOUCHED;
+	void *host = (void *)UNTOUCHED;
+	CUmemAllocationProp on = { .type = HR__CU_MEM_ALLOCATION_TYPE_PINNED, .location = { HR__CU_MEM_LOCATION_TYPE_DEVICE, 0 } };
+	CUresult results[] = { cu.cuMemAlloc_v2(&plain, bytes), cu.cuMemAllocAsync(&async, bytes, NULL), cu.cuMemAllocPitch_v2(&pitched, &pitch, bytes, 1, 4),
+		                   cu.cuMemCreate(&handle, bytes, &on, 0), cu.cuMemHostAlloc(&host, 1, 255) };
+	for (size_t i = 0; i < sizeof results / sizeof *results; i++) printf("%d ", results[i]);
+	bool untouched = plain == UNTOUCHED && async == UNTOUCHED && pitched == UNTOUCHED && pitch == UNTOUCHED && handle == UNTOUCHED && host == (void *)UNTOUCHED;
+	printf("%s\n", untouched ? "untouched" : "touched");
+	return HR__CUDA_SUCCESS;
+}
+
+static void *allocate_and_free(void *argument)
+{
+	CUdeviceptr kept[8] = { 0 };
+	size_t rounds = (size_t)(uintptr_t)argument;
+	bool failed = cu.other_cuCtxSetCurrent(primary) != HR__CUDA_SUCCESS;
+	for (size_t i = 0; i < rounds; i++) {
+		CUdeviceptr *slot = &kept[i % 8];
+		if (*slot) failed |= (i & 8 ? cu.cuMemFree_v2(*slot) : cu.cuMemFreeAsync(*slot, stream)) != HR__CUDA_SUCCESS;
+		failed |= (i & 1 ? cu.cuMemAlloc_v2(slot, 4096 + i) : cu.cuMemAllocAsync(slot, 4096 + i, stream)) != HR__CUDA_SUCCESS;
+	}
+	/* Half of what is left stays allocated. */
+	for (size_t i = 0; i < 4; i++)
+		if (kept[i]) failed |= cu.cuMemFree_v2(kept[i]) != HR__CUDA_SUCCESS;
+	return (void *)(uintptr_t)failed;
+}
+
+static CUresult run_threads(int count, size_t rounds)
+{
+	pthread_t threads[SLOTS];
+	void *failed = NULL;
+	for (int i = 0; i < count; i++)
+		if (pthread_create(&threads[i], NULL, allocate_and_free, (void *)(uintptr_t)rounds) != 0) abort();
+	for (int i = 0; i < count; i++) {
+		void *one;
+		pthread_join(threads[i], &one);
+		if (one) failed = one;
+	}
+	return failed ? HR__CUDA_ERROR_UNKNOWN : HR__CUDA_SUCCESS;
+}
+
+/* In the child nothing but the status is seen; its memory calls do what the driver says. */
+static CUresult run_fork(void)
+{
+	CUdeviceptr address;
+	fflush(stdout);
+	pid_t child = fork();
+	if (child == 0) {
+		CUresult result = cu.cuMemAlloc_v2(&address, 4096);
+		_exit(result == HR__CUDA_SUCCESS && cu.cuMemFree_v2(address) == HR__CUDA_SUCCESS ? 0 : 1);
+	}
+	int status = 1;
+	waitpid(child, &status, 0);
+	return status == 0 ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_UNKNOWN;
+}
+
+#define IS(name) (strcmp(word, name) == 0)
+
+static CUresult run(const char *word, int slot, size_t bytes)
+{
+	CUdeviceptr *address = &slots[slot].address;
+	size_t pitch;
+	if (bytes) slots[slot].bytes = bytes;
+	if (IS("start")) return start();
+	if (IS("alloc")) return cu.cuMemAlloc_v2(address, bytes);
+	if (IS("free")) return cu.cuMemFree_v2(*address);
+	if (IS("pitch")) return cu.cuMemAllocPitch_v2(address, &pitch, bytes, 10, 4);
+	if (IS("managed")) return cu.cuMemAllocManaged(address, bytes, 1);
+	if (IS("async")) return cu.cuMemAllocAsync(address, bytes, stream);
+	if (IS("pool")) return cu.cuMemAllocFromPoolAsync(address, bytes, (CUmemoryPool)1, stream);
+	if (IS("freeasync")) return cu.cuMemFreeAsync(*address, stream);
+	if (IS("host")) return cu.cuMemHostAlloc(&slots[slot].host, bytes, 0);
+	if (IS("allochost")) return cu.cuMemAllocHost_v2(&slots[slot].host, bytes);
+	if (IS("freehost")) return cu.cuMemFreeHost(slots[slot].host);
+	if (IS("create")) return create(slot, bytes);
+	if (IS("release")) return cu.cuMemRelease(slots[slot].handle);
+	if (IS("map")) return map(slot);
+	if (IS("unmap")) return cu.cuMemUnmap(*address, slots[slot].bytes);
+	if (IS("unreserve")) return cu.other_cuMemAddressFree(*address, slots[slot].bytes);
+	if (IS("retain")) return cu.cuMemRetainAllocationHandle(&slots[slot].handle, (void *)(uintptr_t)*address);
+	if (IS("fill")) return cu.other_cuMemsetD8Async(*address, 1, slots[slot].bytes, stream);
+	if (IS("sync")) return cu.other_cuCtxSynchronize();
+	if (IS("stream")) return cu.other_cuStreamCreate(&stream, HR__CU_STREAM_NON_BLOCKING);
+	if (IS("streamend")) return cu.other_cuStreamDestroy_v2(stream);
+	if (IS("context")) return cu.other_cuCtxCreate_v2(&own_context, 0, 0);
+	if (IS("destroy")) return cu.cuCtxDestroy_v2(own_context);
+	if (IS("reset")) return cu.cuDevicePrimaryCtxReset_v2(0);
+	if (IS("releasecontext")) return cu.cuDevicePrimaryCtxRelease_v2(0);
+	if (IS("info")) return print_info();
+	if (IS("total")) return print_total();
+	if (IS("untouched")) return check_untouched(bytes);
+	if (IS("threads")) return run_threads(slot, bytes);
+	if (IS("fork")) return run_fork();
+	if (IS("sleep")) return usleep(1000u * (unsigned)bytes), HR__CUDA_SUCCESS;
+	if (IS("fail")) return cu.fail_nth((unsigned long long)slot, (CUresult)bytes), HR__CUDA_SUCCESS;
+	if (IS("stats")) return print_stats(NULL), HR__CUDA_SUCCESS;
+	if (IS("gpustats")) return print_stats("GPU:0"), HR__CUDA_SUCCESS;
+	if (IS("hoststats")) return printf("host %lld\n", in_use("CPU:0")), HR__CUDA_SUCCESS;
+	fprintf(stderr, "program: no command %s\n", word);
+	exit(2);
+}
+
+int main(int count, char **arguments)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (count < 2 || !obtain(arguments[1])) return 1;
+	for (int i = 2; i < count; i++) {
+		char word[32] = "";
+		int slot = 0;
+		size_t bytes = 0;
+		sscanf(arguments[i], "%31[a-z]:%d:%zu", word, &slot, &bytes);
+		CUresult result = run(word, slot % SLOTS, bytes);
+		if (result != HR__CUDA_SUCCESS) printf("%s -> %d\n", arguments[i], result);
+	}
+	puts("end");
+	return 0;
+}

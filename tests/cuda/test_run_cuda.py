@@ -1,0 +1,263 @@
+#!/usr/bin/env python3
+"""headroom run and CUDA programs that know nothing of Headroom, on the stand-in driver: whatever way a program reaches the driver, its memory is in
+the statistics, and the program does what it does without Headroom."""
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "cli"))
+from command import COMMAND, run  # noqa: E402
+
+BUILD = Path(COMMAND).parent
+PROGRAM = BUILD / "tests" / "cuda" / "cuda_program"
+LINKED = BUILD / "tests" / "cuda" / "cuda_program_linked"
+LIBRARY = BUILD / "libheadroom_cuda.so"
+DRIVERS = Path(os.environ.get("HEADROOM_FAKE_CUDA", BUILD / "fake_cuda"))
+
+WAYS = ["link", "dlsym", "proc", "proc:12040", "proc:13000", "proc_v1", "proc_proc", "ptsz", "default", "next", "module:proc", "module:dlsym",
+        "deepbind:proc", "deepbind:dlsym"]
+MIB = 1 << 20
+CARD = 256 * MIB
+OUT_OF_MEMORY = 2
+# A block of every kind that counts: 1000 + 5000 + 10 rows of 512 + 77 + 2 MiB.
+TAKE = ["start", "alloc:0:1000", "async:1:5000", "pitch:2:100", "pool:3:77", f"create:4:{2 * MIB}"]
+TAKEN = 1000 + 5000 + 10 * 512 + 77 + 2 * MIB
+GIVE = ["free:0", "freeasync:1", "free:2", "freeasync:3", "release:4", "sync"]
+
+
+def environment(driver="whole", **extra):
+    whole = {**os.environ, "LD_LIBRARY_PATH": str(DRIVERS / driver), **extra}
+    for name in ("HEADROOM_CUDA", "LD_PRELOAD"):
+        if name not in extra:
+            whole.pop(name, None)
+    return whole
+
+
+def program(way):
+    return [str(LINKED if way == "link" else PROGRAM), way]
+
+
+def run_plain(way, *commands, **extra):
+    return subprocess.run(program(way) + list(commands), env=environment(**extra), capture_output=True, text=True, timeout=120)
+
+
+@unittest.skipUnless(LIBRARY.exists(), "sanitizer builds have no shared library")
+class Run(unittest.TestCase):
+    def setUp(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.addCleanup(self.temporary.cleanup)
+        self.folder = Path(self.temporary.name)
+
+    def under(self, command, *options, **extra):
+        extra.setdefault("XDG_RUNTIME_DIR", str(self.folder))
+        return subprocess.run([COMMAND, "run", *map(str, options), "--", *map(str, command)], env=environment(**extra), capture_output=True, text=True,
+                              timeout=120)
+
+    def observe(self, way, *commands, options=(), **extra):
+        return self.under(program(way) + list(commands), "--observe", *options, **extra)
+
+    def lines(self, result, errors=""):
+        self.assertEqual((result.returncode, result.stderr), (0, errors))
+        self.assertEqual(result.stdout.splitlines()[-1], "end")
+        return result.stdout.splitlines()[:-1]
+
+    def for_each_way(self, check):
+        for way in WAYS:
+            with self.subTest(way=way):
+                check(way)
+
+
+class Recording(Run):
+    def test_every_way_to_the_driver_is_seen(self):
+        def check(way):
+            lines = self.lines(self.observe(way, *TAKE, "stats", *GIVE, "stats"))
+            self.assertEqual(lines, [f"stats {TAKEN} of {TAKEN}", "stats 0 of 0"])
+        self.for_each_way(check)
+
+    def test_the_program_is_told_what_it_is_told_without_headroom(self):
+        def check(way):
+            commands = ["start", "info", "total", "free:9", "alloc:0:0", f"alloc:0:{CARD}", "alloc:1:4096", "free:1", "free:1", "freehost:3", "info"]
+            plain = run_plain(way, *commands)
+            self.assertEqual(plain.stdout.count("->"), 5)
+            self.assertEqual(self.lines(self.observe(way, *commands)), plain.stdout.splitlines()[:-1])
+        self.for_each_way(check)
+
+    def test_results_of_failed_calls_are_not_touched(self):
+        def check(way):
+            lines = self.lines(self.observe(way, "start", f"untouched:0:{CARD}"))
+            self.assertEqual(lines, ["2 2 2 2 1 untouched"])
+        self.for_each_way(check)
+
+    def test_threads_leave_exact_statistics(self):
+        for way in ("link", "proc", "ptsz"):
+            lines = self.lines(self.observe(way, "start", "stream", "threads:8:2000", "stats"))
+            used = re.fullmatch(r"stats (\d+) of (\d+)", lines[0])
+            self.assertEqual(used.group(1), used.group(2))
+            self.assertGreater(int(used.group(1)), 0)
+
+    def test_physical_memory_counts_until_it_is_released_and_unmapped(self):
+        size = 4 * MIB
+        lines = self.lines(self.observe("proc", "start", f"create:0:{size}", "map:0", "stats", "release:0", "stats", "retain:0", "unmap:0", "stats",
+                                        "release:0", "stats"))
+        self.assertEqual(lines, [f"stats {size} of {size}"] * 3 + ["stats 0 of 0"])
+
+    def test_the_end_of_a_context_ends_its_memory(self):
+        lines = self.lines(self.observe("proc", "start", "alloc:0:1000", "context", "alloc:1:77", "stats", "destroy", "stats", "start", "reset", "stats",
+                                        "alloc:2:5", "stats", "releasecontext", "stats", "releasecontext"))
+        self.assertEqual(lines[:4], ["stats 1077 of 1077", "stats 1000 of 1000", "stats 0 of 0", "stats 5 of 5"])
+
+    def test_managed_and_pinned_memory_count_apart(self):
+        lines = self.lines(self.observe("proc", "start", "managed:0:3000", "host:1:100", "allochost:2:200", "hoststats", "stats", "freehost:1", "freehost:2",
+                                        "hoststats", "free:0", "stats"))
+        self.assertEqual(lines, ["host 300", "stats 3000 of 3000", "host 0", "stats 0 of 0"])
+
+    def test_a_recording_has_the_blocks_and_the_leaks(self):
+        path = self.folder / "t.hrt"
+        self.lines(self.observe("proc", *TAKE, "free:0", "freeasync:1", "sync", options=("--trace", path)))
+        views = run("report", path, "--view", "leaks", "--json")
+        self.assertEqual(views.returncode, 0, views.stderr)
+        text = run("report", path, "--view", "leaks").stdout
+        for call in ("cuMemAllocPitch", "cuMemAllocFromPoolAsync", "cuMemCreate"):
+            self.assertIn(call, text)
+        self.assertNotIn("cuMemAllocAsync", text)
+
+    def test_top_shows_the_program(self):
+        process = subprocess.Popen([COMMAND, "run", "--", *program("proc"), "start", "alloc:0:123456", "sleep:0:20000"], stdout=subprocess.DEVNULL,
+                                   env=environment(XDG_RUNTIME_DIR=str(self.folder)))
+        self.addCleanup(lambda: (process.kill(), process.wait()))
+        until = time.monotonic() + 60
+        devices = []
+        while time.monotonic() < until and not devices:
+            shown = run("top", "--once", "--json", env={"XDG_RUNTIME_DIR": str(self.folder)})
+            devices = [d for p in json.loads(shown.stdout)["programs"] if p["process"] == process.pid for d in p["devices"]]
+            time.sleep(0.05)
+        self.assertEqual([(d["name"], d["bytes_in_use"], d["bytes_limit"]) for d in devices], [("CUDA:0", 123456, CARD)])
+
+    def test_nothing_is_left_in_the_driver(self):
+        for way in ("link", "proc"):
+            self.lines(self.observe(way, *TAKE, *GIVE, "releasecontext", FAKE_CUDA_CHECK="1"))
+
+    def test_every_driver_call_may_fail(self):
+        # The program prints the results of its calls: each must be that of the driver, also where the call that fails is one of Headroom's own.
+        commands = TAKE + ["host:5:64", "info", "total", "freehost:5"] + GIVE + ["stats"]
+        counted = 0
+        for nth in range(1, 60):
+            result = self.observe("proc", "start", f"fail:{nth}:999", *commands[1:])
+            self.assertEqual(result.returncode, 0, (nth, result.stderr))
+            lines = result.stdout.splitlines()
+            failed = [line for line in lines if "->" in line]
+            self.assertTrue(all(line.split("-> ")[1] in ("999", "1", "400") for line in failed), (nth, failed))
+            stats = re.fullmatch(r"stats (-?\d+) of (\d+)", lines[-2])
+            self.assertLessEqual(int(stats.group(1)), int(stats.group(2)), (nth, lines))
+            counted += any(line.endswith("999") for line in failed)
+        self.assertGreaterEqual(counted, 12)
+
+
+class Alone(Run):
+    """What Headroom must leave alone."""
+
+    def test_headroom_run_0_switches_it_off(self):
+        def check(way):
+            plain = run_plain(way, "start", "alloc:0:1000", "info", "stats")
+            self.assertEqual(self.lines(self.observe(way, "start", "alloc:0:1000", "info", "stats", HEADROOM_RUN="0")), plain.stdout.splitlines()[:-1])
+            by_hand = run_plain(way, "start", "alloc:0:1000", "info", HEADROOM_RUN="0", LD_PRELOAD=str(LIBRARY))
+            self.assertEqual((by_hand.stdout, by_hand.stderr), (run_plain(way, "start", "alloc:0:1000", "info").stdout, ""))
+        self.for_each_way(check)
+
+    def test_a_program_without_cuda_notices_nothing(self):
+        result = self.under(["sh", "-c", "echo said; exit 42"], "--observe")
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (42, "said\n", ""))
+
+    def test_a_machine_without_a_driver(self):
+        plain = subprocess.run(program("proc"), env={**environment(), "LD_LIBRARY_PATH": str(self.folder)}, capture_output=True, text=True)
+        if plain.returncode == 0:
+            self.skipTest("this machine has a CUDA driver")
+        result = self.under(program("proc"), "--observe", LD_LIBRARY_PATH=str(self.folder))
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (plain.returncode, plain.stdout, plain.stderr))
+
+    def test_a_driver_that_lacks_calls(self):
+        # Of CUDA 11.0: no memory in stream order. What it has is recorded.
+        for extra in ({"driver": "old"}, {"FAKE_CUDA_LACKS": "cuMemAllocAsync"}):
+            result = self.observe("proc", "start", PROGRAM_LACKS="cuMemAllocAsync", **extra)
+            plain = run_plain("proc", "start", PROGRAM_LACKS="cuMemAllocAsync", **extra)
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (plain.returncode, plain.stdout, plain.stderr))
+
+    def test_a_driver_that_does_not_start(self):
+        self.assertEqual(self.lines(self.observe("proc", "start", "alloc:0:4096", FAKE_CUDA_INIT="803")), ["start -> 803", "alloc:0:4096 -> 3"])
+
+    def test_a_fork_does_what_it_does_without_headroom(self):
+        lines = self.lines(self.observe("proc", "start", "alloc:0:1000", "fork", "stats"))
+        self.assertEqual(lines, ["stats 1000 of 1000"])
+
+    def test_other_preloaded_libraries_are_kept(self):
+        other = str(BUILD / "libheadroom_analysis.so.0")
+        shell = ["sh", "-c", 'printf %s "$LD_PRELOAD"']
+        self.assertEqual(self.under(shell, "--observe", LD_PRELOAD=other).stdout, f"{other}:{LIBRARY.resolve()}")
+        self.assertEqual(self.under(shell, "--observe", LD_PRELOAD=str(LIBRARY.resolve())).stdout, str(LIBRARY.resolve()))
+        children = self.under(["sh", "-c", "sh -c 'printf \"%s\" \"$LD_PRELOAD\"'"], "--observe", "--no-children", LD_PRELOAD=other)
+        self.assertEqual(children.stdout, other)
+
+    def test_a_program_that_clears_its_environment(self):
+        result = self.under(["env", "-i", f"LD_LIBRARY_PATH={DRIVERS / 'whole'}", *program("proc"), "start", "alloc:0:10"], "--observe")
+        self.assertEqual((result.returncode, result.stdout, result.stderr), (0, "end\n", ""))
+
+    def compile(self, name, text, *flags):
+        source, out = self.folder / f"{name}.c", self.folder / name
+        source.write_text(text)
+        done = subprocess.run(["cc", str(source), "-o", str(out), *flags], capture_output=True, text=True)
+        if done.returncode != 0:
+            self.skipTest(f"the compiler cannot make such a program: {done.stderr.splitlines()[-1:]}")
+        return out
+
+    def test_programs_that_cannot_be_preloaded_into_run_without_it(self):
+        hello = "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 7; }\n"
+        for name, flags, why in (("static", ["-static"], "is statically linked"), ("static_pie", ["-static-pie"], "is statically linked"),
+                                 ("sanitized", ["-fsanitize=address"], "was compiled with a sanitizer, which admits no preloaded library")):
+            with self.subTest(name):
+                path = self.compile(name, hello, *flags)
+                result = self.under([path], "--observe")
+                self.assertEqual((result.returncode, result.stdout), (7, "hello\n"))
+                self.assertEqual(result.stderr, f'headroom: run: "{path}" {why}, so its CUDA calls are not seen; it runs without that\n')
+
+    def test_a_32_bit_program_is_not_preloaded_into(self):
+        # Only its header is read, so any file with that header will do.
+        path = self.folder / "small"
+        path.write_bytes(b"\x7fELF\x01\x01\x01" + bytes(57))
+        path.chmod(0o755)
+        result = self.under([path], "--observe")
+        self.assertIn(result.returncode, (126, 127))  # of a shell that tries to run it
+        self.assertIn(f'"{path}" is a 32-bit program, so its CUDA calls are not seen', result.stderr)
+
+    def test_a_setuid_program_is_not_preloaded_into(self):
+        path = self.folder / "setuid"
+        shutil.copy("/bin/true", path)
+        path.chmod(0o4755)
+        result = self.under([path], "--observe")
+        self.assertEqual((result.returncode, len(result.stderr.splitlines())), (0, 1))
+        self.assertIn("runs with the rights of its owner (setuid)", result.stderr)
+
+    def test_the_interpreter_of_a_script_decides(self):
+        interpreter = self.compile("interpreter", "int main(void) { return 5; }\n", "-static")
+        script = self.folder / "script"
+        script.write_text(f"#! {interpreter}\n")
+        script.chmod(0o755)
+        result = self.under([script], "--observe")
+        self.assertEqual(result.returncode, 5)
+        self.assertIn("is statically linked", result.stderr)
+
+    def test_headrooms_own_calls_are_not_those_of_the_program(self):
+        # A program of Headroom, in which libheadroom uses the stand-in driver: its pages are in no ledger but its own.
+        example = BUILD / "tests" / "profile" / "profile_shared"
+        result = self.under([example, "", "5"], "--observe")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,289 @@
+/* fake_program.c - what programs call in the stand-in driver and Headroom does not: cuGetProcAddress, contexts, and memory in stream order. */
+#include "fake_cuda/driver_state.h"
+
+#define PITCH 512u
+#define VERSION_NOT_SUFFICIENT 2 /* as CUdriverProcAddressQueryResult */
+#define NOT_FOUND 1
+
+HR__ANSWERED_PLAIN(HR__PROTOTYPE)
+HR__ANSWERED_STREAM(HR__PROTOTYPES)
+#define PROTOTYPE(name, parameters) EXPORT CUresult name parameters;
+HR__MADE_CALLS(PROTOTYPE)
+HR__CUDA_CALLS(PROTOTYPE)
+FAKE_CUDA_CALLS(PROTOTYPE)
+#undef PROTOTYPE
+
+/* ---- devices and contexts ---- */
+
+CUresult cuDriverGetVersion(int *out)
+{
+	*out = (int)setting("FAKE_CUDA_VERSION", 13000);
+	return HR__CUDA_SUCCESS;
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device)
+{
+	BEGIN(cuDeviceTotalMem_v2);
+	VALID(out);
+	REQUIRE(device >= 0 && device < card_count(), HR__CUDA_ERROR_INVALID_DEVICE);
+	*out = card_bytes();
+	return end(result);
+}
+
+CUresult cuCtxGetDevice(CUdevice *out)
+{
+	BEGIN_IN_CONTEXT(cuCtxGetDevice);
+	*out = context->card;
+	return end(result);
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+	BEGIN(cuCtxSetCurrent);
+	REQUIRE(!context || (context->retained && !context->destroyed), HR__CUDA_ERROR_INVALID_CONTEXT);
+	set_current(context);
+	return end(result);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	BEGIN_IN_CONTEXT(cuCtxSynchronize);
+	for (CUstream at = streams; at; at = at->next)
+		if (at->context == context) wait_until(at, at->submitted);
+	return end(context->broken);
+}
+
+/* Needs the primary context, for the card's memory. */
+CUresult cuCtxCreate_v2(CUcontext *out, unsigned int flags, CUdevice device)
+{
+	BEGIN(cuCtxCreate_v2);
+	VALID(flags == 0);
+	REQUIRE(device >= 0 && device < card_count() && cards[device].memory, HR__CUDA_ERROR_INVALID_DEVICE);
+	CUcontext made = zeroed(sizeof *made);
+	made->card = device;
+	made->retained = 1;
+	set_current(made);
+	*out = made;
+	return end(result);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	BEGIN(cuCtxDestroy_v2);
+	REQUIRE(context && context->retained && !context->destroyed && context != &cards[context->card].primary, HR__CUDA_ERROR_INVALID_CONTEXT);
+	end_context_memory(context);
+	context->destroyed = true; /* the record stays, so that later uses are detected */
+	context->retained = 0;
+	if (current() == context) set_current(NULL);
+	return end(result);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned int *flags, int *active)
+{
+	BEGIN(cuDevicePrimaryCtxGetState);
+	REQUIRE(device >= 0 && device < card_count(), HR__CUDA_ERROR_INVALID_DEVICE);
+	*flags = 0;
+	*active = cards[device].primary.retained > 0;
+	return end(result);
+}
+
+/* The context stays retained and can be used again, as in CUDA 11 and later. */
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	BEGIN(cuDevicePrimaryCtxReset_v2);
+	REQUIRE(device >= 0 && device < card_count(), HR__CUDA_ERROR_INVALID_DEVICE);
+	end_context_memory(&cards[device].primary);
+	return end(result);
+}
+
+/* ---- memory ---- */
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+	BEGIN_IN_CONTEXT(cuMemAllocPitch_v2);
+	size_t row = (width + PITCH - 1) / PITCH * PITCH;
+	VALID(width && height && (element == 4 || element == 8 || element == 16));
+	result = map_plain(context, out, row * height);
+	if (result == HR__CUDA_SUCCESS) *pitch = row;
+	return end(result);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned int flags)
+{
+	BEGIN_IN_CONTEXT(cuMemAllocManaged);
+	VALID(flags == 1 || flags == 2);
+	return end(map_plain(context, out, size));
+}
+
+typedef struct host_block {
+	void *address;
+	struct host_block *next;
+} host_block;
+
+static host_block *host_blocks;
+
+static CUresult host_alloc(void **out, size_t size)
+{
+	if (!out || !size) return HR__CUDA_ERROR_INVALID_VALUE;
+	host_block *made = zeroed(sizeof *made);
+	*made = (host_block){ zeroed(size), host_blocks };
+	host_blocks = made;
+	*out = made->address;
+	return HR__CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocHost_v2(void **out, size_t size)
+{
+	BEGIN_IN_CONTEXT(cuMemAllocHost_v2);
+	return end(host_alloc(out, size));
+}
+
+CUresult cuMemHostAlloc(void **out, size_t size, unsigned int flags)
+{
+	BEGIN_IN_CONTEXT(cuMemHostAlloc);
+	VALID(flags < 8);
+	return end(host_alloc(out, size));
+}
+
+CUresult cuMemFreeHost(void *address)
+{
+	BEGIN_IN_CONTEXT(cuMemFreeHost);
+	host_block **link = &host_blocks, *freed;
+	while (*link && (*link)->address != address) link = &(*link)->next;
+	VALID(*link);
+	freed = *link;
+	*link = freed->next;
+	free(freed->address);
+	free(freed);
+	return end(result);
+}
+
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
+{
+	BEGIN_IN_CONTEXT(cuMemRetainAllocationHandle);
+	const mapping *at = mapping_at((uintptr_t)address);
+	VALID(at && !at->plain);
+	/* A handle that was released exists again. */
+	if (at->memory->released) at->memory->released = false;
+	else at->memory->retained++;
+	at->memory->references++;
+	*out = (uintptr_t)at->memory;
+	return end(result);
+}
+
+/* ---- memory in stream order ---- */
+
+#ifndef FAKE_CUDA_OLD
+static CUstream variant(CUstream stream, bool per_thread)
+{
+	return stream || !per_thread ? stream : PER_THREAD_STREAM;
+}
+
+static CUresult alloc_async(CUcontext context, CUdeviceptr *out, size_t size, CUstream stream)
+{
+	return stream_of(context, stream) ? map_plain(context, out, size) : HR__CUDA_ERROR_INVALID_HANDLE;
+}
+
+static CUresult free_async(CUcontext context, CUdeviceptr address, CUstream stream)
+{
+	mapping *freed = mapping_at(address);
+	if (!freed || !freed->plain || freed->freeing || freed->base != address) return HR__CUDA_ERROR_INVALID_VALUE;
+	CUresult result = submit(context, stream, &(command){ .kind = FREE, .to_device = true, .to = address, .bytes = freed->size });
+	if (result == HR__CUDA_SUCCESS) freed->freeing = true;
+	return result;
+}
+
+#define STREAM_ORDERED(end_of_symbol, per_thread)                                                                              \
+	CUresult cuMemAllocAsync##end_of_symbol(CUdeviceptr *out, size_t size, CUstream stream)                                    \
+	{                                                                                                                          \
+		BEGIN_IN_CONTEXT(cuMemAllocAsync##end_of_symbol);                                                                      \
+		return end(alloc_async(context, out, size, variant(stream, per_thread)));                                              \
+	}                                                                                                                          \
+	CUresult cuMemAllocFromPoolAsync##end_of_symbol(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)         \
+	{                                                                                                                          \
+		BEGIN_IN_CONTEXT(cuMemAllocFromPoolAsync##end_of_symbol);                                                              \
+		VALID(pool);                                                                                                           \
+		return end(alloc_async(context, out, size, variant(stream, per_thread)));                                              \
+	}                                                                                                                          \
+	CUresult cuMemFreeAsync##end_of_symbol(CUdeviceptr address, CUstream stream)                                               \
+	{                                                                                                                          \
+		BEGIN_IN_CONTEXT(cuMemFreeAsync##end_of_symbol);                                                                       \
+		return end(free_async(context, address, variant(stream, per_thread)));                                                 \
+	}
+
+STREAM_ORDERED(, false)
+STREAM_ORDERED(_ptsz, true)
+#endif
+
+/* ---- cuGetProcAddress ---- */
+
+typedef struct found_call {
+	const char *name;
+	int since;
+	void *function, *per_thread; /* per_thread NULL: the same */
+} found_call;
+
+#define POINTER(function) (void *)(uintptr_t)(function)
+#define ROW(symbol, asked, first, parameters) { #asked, first, POINTER(symbol), NULL },
+#define ROWS(symbol, asked, first, parameters) { #asked, first, POINTER(symbol), POINTER(symbol##_ptsz) },
+#define ROW_SINCE_2000(symbol, parameters) { #symbol, 2000, POINTER(symbol), NULL },
+
+/* "cuStreamDestroy" for "cuStreamDestroy_v2". */
+static bool is_named(const char *symbol, const char *name)
+{
+	size_t length = strlen(name);
+	return strncmp(symbol, name, length) == 0 && (!symbol[length] || strcmp(symbol + length, "_v2") == 0);
+}
+
+static CUresult find(const char *name, void **out, int version, unsigned long long flags, int *why)
+{
+	static const found_call versioned[] = {
+		HR__ANSWERED_PLAIN(ROW)
+#ifndef FAKE_CUDA_OLD
+		HR__ANSWERED_STREAM(ROWS)
+#endif
+	};
+	static const found_call others[] = { HR__MADE_CALLS(ROW_SINCE_2000) FAKE_CUDA_CALLS(ROW_SINCE_2000)
+#ifndef FAKE_CUDA_OLD
+	                                         HR__CUDA_CALLS(ROW_SINCE_2000)
+#endif
+	};
+	const char *lacks = getenv("FAKE_CUDA_LACKS");
+	const found_call *best = NULL;
+	bool known = false;
+	*why = 0;
+	for (size_t i = 0; i < sizeof versioned / sizeof *versioned; i++) {
+		const found_call *at = &versioned[i];
+		if (strcmp(at->name, name) != 0) continue;
+		known = true;
+		if (at->since <= version && (!best || at->since > best->since)) best = at;
+	}
+	for (size_t i = 0; i < sizeof others / sizeof *others && !known; i++)
+		if (is_named(others[i].name, name)) best = &others[i];
+	if (lacks && strcmp(lacks, name) == 0) best = NULL, known = false;
+	if (!best) {
+		*why = known ? VERSION_NOT_SUFFICIENT : NOT_FOUND;
+		return HR__CUDA_ERROR_NOT_FOUND;
+	}
+	*out = (flags & HR__CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) && best->per_thread ? best->per_thread : best->function;
+	return HR__CUDA_SUCCESS;
+}
+
+static CUresult get_proc_address(const char *name, void **out, int version, unsigned long long flags, int *why)
+{
+	int unused;
+	if (!name || !out || flags > 2 || version < 2000) return HR__CUDA_ERROR_INVALID_VALUE;
+	if (version > (int)setting("FAKE_CUDA_VERSION", 13000)) return HR__CUDA_ERROR_INVALID_VALUE;
+	return find(name, out, version, flags, why ? why : &unused);
+}
+
+/* Works before cuInit, as the driver's. */
+CUresult cuGetProcAddress(const char *name, void **out, int version, unsigned long long flags)
+{
+	return get_proc_address(name, out, version, flags, NULL);
+}
+
+CUresult cuGetProcAddress_v2(const char *name, void **out, int version, unsigned long long flags, int *why)
+{
+	return get_proc_address(name, out, version, flags, why);
+}
