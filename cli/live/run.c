@@ -25,7 +25,7 @@
 enum { LIMIT, LMS, DEVICE, OBSERVE, NO_CHILDREN, TRACE, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
 
 static const hr__option options[] = {
-	[LIMIT] = { "--limit", "SIZE", "the most memory that Headroom takes from each device, such as 26GB" },
+	[LIMIT] = { "--limit", "SIZE", "the most memory that Headroom, and any program that uses CUDA, takes from each device, such as 26GB" },
 	[LMS] = { "--lms", NULL,
 	          "Large Model Support: evict tensors to the host when the limit is reached. Settings in HEADROOM_LMS, such as spill_dir, are kept" },
 	[DEVICE] = { "--device", "KIND",
@@ -201,7 +201,7 @@ static int run(const hr__arguments *arguments)
 const hr__command hr__command_run = {
 	.name = "run",
 	.operands = "PROGRAM [ARGUMENT]...",
-	.summary = "runs an unmodified program of Headroom or PyTorch: recorded, with a limit, or watched by 'headroom top'",
+	.summary = "runs an unmodified program that uses Headroom, PyTorch or CUDA: recorded, with a limit, or watched by 'headroom top'",
 	.about =
 		"Starts PROGRAM with its arguments. With --trace, everything that Headroom does in it is recorded, from its first "
 		"allocator to the end of the process or its hr_shutdown. After a crash or kill -9 the file holds everything recorded "
@@ -212,6 +212,10 @@ const hr__command hr__command_run = {
 		"program runs with PyTorch's own allocator. Python programs that PROGRAM starts are treated in the same way, unless "
 		"--no-children is given. The start-up hook is a folder in front of PYTHONPATH; it does nothing before torch is imported. The "
 		"Python package of Headroom is that of the Python that runs the program, or the one that was installed with this command.\n\n"
+		"A program that uses CUDA without Headroom, in any language, is recorded too: libheadroom_cuda.so is preloaded into it and sees what it has from the "
+		"CUDA driver, which gives the same memory as before. With --limit the program sees a card of that size, and a request past it gets CUDA's "
+		"out-of-memory error; a report on standard error, or where HEADROOM_OOM_REPORT says, names the holders. HEADROOM_RUN=0 switches this off. A program that "
+		"cannot have a library preloaded, such as one that is statically linked, runs without it, and a line says so.\n\n"
 		"If a program with --lms neither imports PyTorch nor makes tensors of Headroom, a line on standard error says so at the "
 		"end.\n\n"
 		"The exit status is that of the program, or 126 or 127 when it cannot be started. A trace file that cannot be created "
@@ -227,6 +231,7 @@ const hr__command hr__command_run = {
 				"headroom run --trace out.hrt --max-bytes 2GiB -- ./serve\n"
 				"headroom run --trace out.hrt --stacks 16 -- ./train\n"
 				"headroom run --trace out.hrt --tensorboard logs -- ./train\n"
+				"headroom run --observe --limit 8GiB -- python jax_train.py\n"
 				"headroom run -- ./train",
 	.exits = "that of the program; 126 or 127 when it cannot be started, 2 wrong usage",
 	.least_operands = 1,

@@ -17,6 +17,7 @@
 
 #include "blocks.h"
 #include "cards.h"
+#include "core/device/device.h"
 #include "driver.h"
 #include "headroom_backend.h"
 #include "headroom_oom.h"
@@ -257,6 +258,18 @@ void hr__ledger_end_context(CUcontext context)
 	}
 }
 
+/* What libheadroom itself has reserved on GPU:n, for a program that uses it too. Not opened for that. */
+static uint64_t reserved_on_gpu(int card)
+{
+	char name[24];
+	hr_device device;
+	hr_stats stats;
+	hr_stats_init(&stats);
+	snprintf(name, sizeof name, "GPU:%d", card);
+	bool known = hr_device_find(name, &device) == HR_OK && !hr_device_is_emulated(device) && hr__device_is_open(device);
+	return known && hr_device_get_stats(device, &stats) == HR_OK ? (uint64_t)stats.bytes_reserved : 0;
+}
+
 bool hr__ledger_get_limit(CUdevice device, uint64_t *limit, uint64_t *used)
 {
 	hr_stats stats;
@@ -264,7 +277,8 @@ bool hr__ledger_get_limit(CUdevice device, uint64_t *limit, uint64_t *used)
 	hr_allocator allocator = allocator_of(device, HR__LEDGER_DEVICE);
 	hr_stats_init(&stats);
 	if (!allocator.id || hr_allocator_get_stats(allocator, &stats) != HR_OK) return false;
+	uint64_t on_card = reserved_on_gpu(hr__cards_index(device));
 	*limit = (uint64_t)stats.bytes_limit;
-	*used = (uint64_t)stats.bytes_in_use;
+	*used = on_gpu ? on_card : (uint64_t)stats.bytes_in_use + on_card; /* the blocks of this allocator are in it */
 	return true;
 }

@@ -110,6 +110,17 @@ static void print_stats(const char *name)
 	printf("stats %lld of %llu\n", in_use(name ? name : "CUDA:0"), live.plain_bytes + live.handle_bytes);
 }
 
+/* A block of libheadroom's own default allocator, in a program that uses both. */
+static CUresult use_headroom(size_t bytes)
+{
+	LOAD(hr_allocator_get_default);
+	LOAD(hr_alloc_bytes);
+	hr_allocator allocator;
+	void *block;
+	bool done = hr_allocator_get_default_ && hr_allocator_get_default_("GPU:0", &allocator) == HR_OK && hr_alloc_bytes_(allocator, bytes, &block) == HR_OK;
+	return done ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_UNKNOWN;
+}
+
 /* ---- commands ---- */
 
 static CUresult start(void)
@@ -245,10 +256,11 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("untouched")) return check_untouched(bytes);
 	if (IS("threads")) return run_threads(slot, bytes);
 	if (IS("fork")) return run_fork();
+	if (IS("headroom")) return use_headroom(bytes);
 	if (IS("sleep")) return usleep(1000u * (unsigned)bytes), HR__CUDA_SUCCESS;
 	if (IS("fail")) return cu.fail_nth((unsigned long long)slot, (CUresult)bytes), HR__CUDA_SUCCESS;
 	if (IS("stats")) return print_stats(NULL), HR__CUDA_SUCCESS;
-	if (IS("gpustats")) return print_stats("GPU:0"), HR__CUDA_SUCCESS;
+	if (IS("gpustats")) return printf("gpu %lld\n", in_use("GPU:0")), HR__CUDA_SUCCESS;
 	if (IS("hoststats")) return printf("host %lld\n", in_use("CPU:0")), HR__CUDA_SUCCESS;
 	fprintf(stderr, "program: no command %s\n", word);
 	exit(2);

@@ -160,6 +160,83 @@ class Recording(Run):
         self.assertGreaterEqual(counted, 12)
 
 
+class Limit(Run):
+    """A card of another size."""
+
+    def test_the_card_has_the_size_of_the_limit(self):
+        def check(way):
+            lines = self.lines(self.observe(way, "start", "info", "total", f"alloc:0:{MIB}", "info", "free:0", "info", options=("--limit", "3MiB")))
+            self.assertEqual(lines, [f"info {3 * MIB} of {3 * MIB}", f"total {3 * MIB}", f"info {2 * MIB} of {3 * MIB}", f"info {3 * MIB} of {3 * MIB}"])
+        self.for_each_way(check)
+
+    def test_a_limit_above_the_card_changes_nothing(self):
+        commands = ["start", "info", "total", f"alloc:0:{MIB}", "info"]
+        self.assertEqual(self.lines(self.observe("proc", *commands, options=("--limit", "1GiB"))), run_plain("proc", *commands).stdout.splitlines()[:-1])
+
+    def test_a_full_card_shows_what_the_driver_has_left(self):
+        lines = self.lines(self.observe("proc", "start", "info", options=("--limit", "100MiB"), FAKE_CUDA_USED=str(200 * MIB)))
+        self.assertEqual(lines, [f"info {CARD - 200 * MIB - 4 * MIB} of {100 * MIB}"])  # 4 MiB for the context
+
+    def test_no_byte_is_allocated_past_the_limit(self):
+        def check(way):
+            result = self.observe(way, "start", f"alloc:0:{MIB}", "async:1:1", "free:0", f"async:1:{MIB}", "alloc:0:1", "create:2:2097152", "pitch:3:1",
+                                  "pool:4:1", "freeasync:1", "sync", "alloc:0:1", "stats", options=("--limit", MIB), HEADROOM_OOM_REPORT=str(self.folder / "o-%p"))
+            failed = [f"{call} -> {OUT_OF_MEMORY}" for call in ("async:1:1", "alloc:0:1", "create:2:2097152", "pitch:3:1", "pool:4:1")]
+            self.assertEqual(self.lines(result), failed + ["stats 1 of 1"])
+        self.for_each_way(check)
+
+    def test_threads_together_keep_the_limit(self):
+        # 8 threads keep up to 8 blocks of 4 KiB and more; 100 KiB is enough for about 24 of 64.
+        result = self.observe("proc", "start", "stream", "threads:8:500", "stats", options=("--limit", 100 << 10))
+        lines = result.stdout.splitlines()
+        used, live = map(int, re.search(r"stats (\d+) of (\d+)", result.stdout).groups())
+        self.assertIn("threads:8:500 -> 999", lines)
+        self.assertLessEqual(live, 100 << 10)
+        self.assertEqual(used, live)
+
+    def test_two_programs_have_two_limits(self):
+        command = ["start", "info", "sleep:0:500", f"alloc:0:{MIB}", f"alloc:1:{MIB}"]
+        programs = [subprocess.Popen([COMMAND, "run", "--limit", limit, "--", *program("proc"), *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                     text=True, env=environment(XDG_RUNTIME_DIR=str(self.folder))) for limit in ("1MiB", "2MiB")]
+        small, large = [p.communicate(timeout=60)[0].splitlines() for p in programs]
+        self.assertEqual(small, [f"info {MIB} of {MIB}", f"alloc:1:{MIB} -> {OUT_OF_MEMORY}", "end"])
+        self.assertEqual(large, [f"info {2 * MIB} of {2 * MIB}", "end"])
+
+    def test_a_refusal_writes_a_report_to_the_standard_error(self):
+        result = self.observe("proc", "start", f"alloc:0:{MIB}", "async:1:5000", options=("--limit", "1MiB"))
+        self.assertEqual(result.stdout, f"async:1:5000 -> {OUT_OF_MEMORY}\nend\n")
+        text = " ".join(result.stderr.split())
+        self.assertTrue(text.startswith('Out of memory: op "cuMemAllocAsync", tag "cuMemAllocAsync", asked for 4.9 KiB on CUDA:0, allocator CUDA:0_driver. '
+                                        "4.9 KiB more must be free; the allocator's limit of 1.0 MiB is reached"), text)
+        self.assertRegex(result.stderr, r"Held by tag\n +1\.0 MiB 100\.0% +1 block +cuMemAlloc\n")
+
+    def test_or_to_the_file_that_the_environment_names(self):
+        report = self.folder / "oom.json"
+        result = self.observe("proc", "start", f"alloc:0:{MIB}", "alloc:1:1", options=("--limit", "1MiB"), HEADROOM_OOM_REPORT=str(report))
+        self.assertEqual(self.lines(result), [f"alloc:1:1 -> {OUT_OF_MEMORY}"])
+        self.assertEqual(json.loads(report.read_text())["request"]["bytes"], 1)
+
+    def test_at_most_16_reports_are_written(self):
+        result = self.observe("proc", "start", f"alloc:0:{MIB}", *["alloc:1:1"] * 40, options=("--limit", "1MiB"))
+        self.assertEqual(result.stderr.count("Out of memory: "), 16)
+
+    def test_a_card_without_memory_writes_a_report_too(self):
+        report = self.folder / "oom.json"
+        result = self.observe("proc", "start", f"alloc:0:{CARD // 2}", f"alloc:1:{CARD}", HEADROOM_OOM_REPORT=str(report))
+        self.assertEqual(self.lines(result), [f"alloc:1:{CARD} -> {OUT_OF_MEMORY}"])
+        self.assertEqual(json.loads(report.read_text())["request"]["bytes"], CARD)
+
+    def test_units_in_the_environment_are_understood(self):
+        lines = self.lines(self.observe("proc", "start", "total", HEADROOM_LIMIT="1.5MiB"))
+        self.assertEqual(lines, [f"total {3 * MIB // 2}"])
+
+    def test_memory_of_headroom_in_the_program_counts(self):
+        # Its own pages of 2 MiB are not seen as the program's, and are part of what the limit leaves.
+        for first in (["headroom:0:1000000", "alloc:0:1000"], ["alloc:0:1000", "headroom:0:1000000"]):
+            lines = self.lines(self.observe("proc", "start", *first, "info", options=("--limit", "8MiB")))
+            self.assertEqual(lines, [f"info {6 * MIB - 1000} of {8 * MIB}"])
+
+
 class Alone(Run):
     """What Headroom must leave alone."""
 
@@ -251,6 +328,14 @@ class Alone(Run):
         result = self.under([script], "--observe")
         self.assertEqual(result.returncode, 5)
         self.assertIn("is statically linked", result.stderr)
+
+    def test_a_program_may_use_headroom_too(self):
+        lines = self.lines(self.observe("proc", "start", "alloc:0:1000", "headroom:0:1000000", "stats", "gpustats"))
+        self.assertEqual(lines[1:], ["gpu 1000192"])  # rounded to 256 bytes
+        self.assertTrue(lines[0].startswith("stats 1000 of"))
+        # In the other order its device is in use already, and has both.
+        lines = self.lines(self.observe("proc", "start", "headroom:0:1000000", "alloc:0:1000", "gpustats"))
+        self.assertEqual(lines, ["gpu 1001192"])
 
     def test_headrooms_own_calls_are_not_those_of_the_program(self):
         # A program of Headroom, in which libheadroom uses the stand-in driver: its pages are in no ledger but its own.

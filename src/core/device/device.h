@@ -41,7 +41,7 @@ typedef struct hr__device hr__device;
 HR__SHARED hr__device *hr__device_of(hr_device device, hr_status *why);
 
 /* Whether a logical device has been opened. Opens nothing and acquires no lock; false for an invalid handle. */
-bool hr__device_is_open(hr_device device);
+HR__SHARED bool hr__device_is_open(hr_device device);
 
 /* The logical device named [name] (NULL = default), opened on first use. */
 hr_status hr__device_named(const char *name, hr__device **out);
