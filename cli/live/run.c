@@ -22,7 +22,7 @@
 #define EXIT_NOT_RUN 126 /* as in shells: found, but cannot be executed */
 #define EXIT_NOT_FOUND 127
 
-enum { LIMIT, LMS, DEVICE, OBSERVE, NO_CHILDREN, TRACE, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
+enum { LIMIT, LMS, DEVICE, OBSERVE, MANAGE, NO_CHILDREN, TRACE, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
 
 static const hr__option options[] = {
 	[LIMIT] = { "--limit", "SIZE", "the most memory that Headroom, and any program that uses CUDA, takes from each device, such as 26GB" },
@@ -32,6 +32,7 @@ static const hr__option options[] = {
 	             "whose tensors of PyTorch Headroom allocates: cuda; cpu, on an emulated device; none, to leave PyTorch alone. Default: cuda, if "
 	             "PyTorch finds a CUDA device" },
 	[OBSERVE] = { "--observe", NULL, "leave all memory where it comes from, also that of PyTorch, and record what the program has from the CUDA driver" },
+	[MANAGE] = { "--manage", NULL, "give programs that use CUDA without Headroom their memory from Headroom's allocator instead of the CUDA driver's" },
 	[NO_CHILDREN] = { "--no-children", NULL, "leave programs that PROGRAM starts alone" },
 	[TRACE] = { "--trace", "FILE",
 	            "record every event of Headroom in the program to FILE, which must not exist. %p in it is the number of the process, %n the first "
@@ -136,6 +137,10 @@ static bool check_settings(const hr__arguments *arguments)
 		hr__complain("run: --limit is 0; leave it out for no limit");
 		return false;
 	}
+	if (hr__arguments_has(arguments, OBSERVE) && (hr__arguments_has(arguments, MANAGE) || device)) {
+		hr__complain("run: --observe leaves all memory where it comes from, and cannot be combined with --manage or --device");
+		return false;
+	}
 	for (size_t i = 0; device && kinds[i]; i++)
 		if (strcmp(device, kinds[i]) == 0) return true;
 	if (device) hr__complain("run: --device is cuda, cpu or none, not %s", hr__quote(device, strlen(device), quoted));
@@ -161,6 +166,8 @@ static bool set_settings(const hr__arguments *arguments, bool *python)
 	if (hr__arguments_has(arguments, LMS) && (!lms || !lms[0] || strcmp(lms, "0") == 0) && !set("HEADROOM_LMS", "1")) return false;
 	if (device && !set("HEADROOM_TORCH_DEVICE", device)) return false;
 	if (hr__arguments_has(arguments, NO_CHILDREN) && !set("HEADROOM_RUN_CHILDREN", "0")) return false;
+	const char *run = getenv("HEADROOM_RUN");
+	if (hr__arguments_has(arguments, MANAGE) && !(run && strcmp(run, "0") == 0) && !set("HEADROOM_RUN", "manage")) return false;
 	if (hr__arguments_has(arguments, OBSERVE) || (device && strcmp(device, "none") == 0)) return true;
 	*python = hr__python_hook_set(device != NULL);
 	return *python || !device;
@@ -188,7 +195,8 @@ static int run(const hr__arguments *arguments)
 	const char *name = arguments->rest[0];
 	bool python = false;
 	if (!check_trace(arguments) || !check_settings(arguments) || !set_environment(arguments) || !set_settings(arguments, &python)) return HR__EXIT_BAD;
-	if (!hr__cuda_library_preload(name, hr__arguments_has(arguments, OBSERVE))) return HR__EXIT_BAD;
+	bool required = hr__arguments_has(arguments, OBSERVE) || hr__arguments_has(arguments, MANAGE);
+	if (!hr__cuda_library_preload(name, required)) return HR__EXIT_BAD;
 	fflush(NULL);
 	bool watched = hr__arguments_has(arguments, LMS) && hr__lms_notice_start(python);
 	execvp(name, arguments->rest);

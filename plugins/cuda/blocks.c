@@ -81,6 +81,23 @@ bool hr__blocks_take(uint64_t address, hr__block *out)
 	return found;
 }
 
+static bool contains(const hr__block *block, uint64_t address)
+{
+	return block->address && block->managed && address >= block->address && address - block->address < block->bytes;
+}
+
+bool hr__blocks_find(uint64_t address, bool inside, hr__block *out)
+{
+	pthread_mutex_lock(&lock);
+	const hr__block *found = capacity && address ? &slots[slot_of(address)] : NULL;
+	if (found && !found->address) found = NULL;
+	for (size_t at = 0; at < capacity && !found && inside; at++)
+		if (contains(&slots[at], address)) found = &slots[at];
+	if (found) *out = *found;
+	pthread_mutex_unlock(&lock);
+	return found != NULL;
+}
+
 bool hr__blocks_take_of(CUcontext context, hr__block *out)
 {
 	bool found = false;

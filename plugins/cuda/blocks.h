@@ -14,6 +14,7 @@ typedef struct hr__block {
 	uint64_t bytes;
 	hr_allocator allocator;
 	CUcontext context; /* whose end frees the block; NULL = none */
+	bool managed;      /* its memory is the allocator's */
 } hr__block;
 
 /* Adds a block. False: no memory for the table. An entry of the same address is replaced: its block has ended unseen. */
@@ -21,6 +22,9 @@ bool hr__blocks_add(const hr__block *block);
 
 /* Removes the block at [address], if there is one. */
 bool hr__blocks_take(uint64_t address, hr__block *out);
+
+/* The block that starts at [address], or, with [inside], the managed one that contains it. The latter looks at all blocks. */
+bool hr__blocks_find(uint64_t address, bool inside, hr__block *out);
 
 /* Removes one block of [context]; false if there is none. */
 bool hr__blocks_take_of(CUcontext context, hr__block *out);

@@ -1,5 +1,6 @@
 /* contexts.c - the end of a context, which frees its memory, and what the driver says about the memory of a card. */
 #include "cards.h"
+#include "manage.h"
 #include "record.h"
 
 HR__ANSWERED_PLAIN(HR__PROTOTYPE)
@@ -13,9 +14,16 @@ CUresult cuCtxDestroy_v2(CUcontext context)
 	return result;
 }
 
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	if (stream && hr__ledger_is_on()) hr__manage_end_stream(stream);
+	return HR__REAL(cuStreamDestroy_v2, stream);
+}
+
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
 	CUcontext primary = hr__ledger_is_on() ? hr__cards_primary(device) : NULL;
+	if (primary) hr__manage_end_card(device);
 	CUresult result = HR__REAL(cuDevicePrimaryCtxReset_v2, device);
 	if (result == HR__CUDA_SUCCESS) hr__ledger_end_context(primary);
 	return result;
@@ -38,7 +46,9 @@ CUresult cuMemGetInfo_v2(size_t *out_free, size_t *out_total)
 	hr__ledger_request here = { .kind = HR__LEDGER_DEVICE };
 	CUresult result = HR__REAL(cuMemGetInfo_v2, &free_bytes, &total);
 	if (result != HR__CUDA_SUCCESS) return result;
-	if (hr__ledger_is_on() && hr__ledger_locate(&here) && hr__ledger_get_limit(here.device, &limit, &used)) {
+	bool on = hr__ledger_is_on() && hr__ledger_locate(&here);
+	if (on) free_bytes += hr__manage_idle_bytes(here.device);
+	if (on && hr__ledger_get_limit(here.device, &limit, &used)) {
 		uint64_t left = used < limit ? limit - used : 0;
 		if (total > limit) total = limit;
 		if (free_bytes > left) free_bytes = left;

@@ -13,6 +13,8 @@
 
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef int CUpointer_attribute;
+typedef int CUstreamCaptureStatus;
 
 /* ---- symbol, name, first version of the signature, parameters ---- */
 
@@ -32,6 +34,10 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 	X(cuMemUnmap, cuMemUnmap, 10020, (CUdeviceptr, size_t))                                                                                           \
 	X(cuMemGetInfo_v2, cuMemGetInfo, 3020, (size_t *, size_t *))                                                                                      \
 	X(cuDeviceTotalMem_v2, cuDeviceTotalMem, 3020, (size_t *, CUdevice))                                                                              \
+	X(cuMemGetAddressRange_v2, cuMemGetAddressRange, 3020, (CUdeviceptr *, size_t *, CUdeviceptr))                                                    \
+	X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, (void *, CUpointer_attribute, CUdeviceptr))                                                 \
+	X(cuPointerGetAttributes, cuPointerGetAttributes, 7000, (unsigned int, CUpointer_attribute *, void **, CUdeviceptr))                              \
+	X(cuStreamDestroy_v2, cuStreamDestroy, 4000, (CUstream))                                                                                          \
 	X(cuCtxDestroy_v2, cuCtxDestroy, 4000, (CUcontext))                                                                                               \
 	X(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease, 11000, (CUdevice))                                                                     \
 	X(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000, (CUdevice))                                                                         \
@@ -52,6 +58,10 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 	X(cuDeviceGetName, (char *, int, CUdevice))                   \
 	X(cuCtxGetCurrent, (CUcontext *))                             \
 	X(cuCtxGetDevice, (CUdevice *))                               \
+	X(cuCtxPushCurrent_v2, (CUcontext))                           \
+	X(cuCtxPopCurrent_v2, (CUcontext *))                          \
+	X(cuCtxSynchronize, (void))                                   \
+	X(cuStreamIsCapturing, (CUstream, CUstreamCaptureStatus *))   \
 	X(cuDevicePrimaryCtxGetState, (CUdevice, unsigned int *, int *)) \
 	X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))
 
@@ -61,7 +71,12 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 	X(CU_GET_PROC_ADDRESS_DEFAULT, 0)                   \
 	X(CU_GET_PROC_ADDRESS_LEGACY_STREAM, 1)             \
 	X(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, 2) \
-	X(CUDA_ERROR_NOT_FOUND, 500)
+	X(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, 11)        \
+	X(CU_POINTER_ATTRIBUTE_RANGE_SIZE, 12)              \
+	X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                 \
+	X(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1)               \
+	X(CUDA_ERROR_NOT_FOUND, 500)                        \
+	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)
 
 enum {
 #define HR__PROGRAM_NUMBER(name, value) HR__##name = value,

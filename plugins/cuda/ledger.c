@@ -21,6 +21,7 @@
 #include "driver.h"
 #include "headroom_backend.h"
 #include "headroom_oom.h"
+#include "manage.h"
 #include "settings.h"
 
 #define KIND "driver"
@@ -31,6 +32,7 @@ enum { NOT_STARTED, STARTED, FAILED };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int state;              /* stored with release; the allocators below are created under the lock */
 static bool on_gpu;            /* blocks are on GPU:n, because libheadroom's devices were in use before */
+static bool is_on_gpu[HR__CARDS_MAX]; /* written before the allocator's id */
 static bool forked;            /* libheadroom's state is the parent's */
 static uint64_t allocators[HR__CARDS_MAX][HR__LEDGER_KINDS]; /* ids, stored with release; 0 = not created yet */
 static uint32_t failures;      /* blocks that could not be recorded */
@@ -130,36 +132,52 @@ bool hr__ledger_is_on(void)
 
 /* ---- allocators ---- */
 
-static void set_options(hr_allocator_options *options, hr_device device, hr__ledger_kind kind)
+void hr__ledger_set_report(hr_allocator_options *options, hr__ledger_kind kind)
 {
 	const hr__settings *settings = hr__settings_get();
-	hr_device_info info;
-	hr_device_info_init(&info);
 	hr_allocator_options_init(options);
-	options->kind = KIND;
-	if (kind != HR__LEDGER_DEVICE || !settings->limit) return;
-	/* A limit above the card's memory limits nothing. */
-	if (hr_device_get_info(device, &info) != HR_OK || settings->limit >= info.total_bytes) return;
-	options->limit_bytes = settings->limit;
-	if (settings->reports) return;
+	if (kind != HR__LEDGER_DEVICE || !settings->limit || settings->reports) return;
 	options->oom.report_allocations_on_oom = true;
 	options->oom.callback = write_report;
 }
 
-static uint64_t create(int card, hr__ledger_kind kind)
+static void set_options(hr_allocator_options *options, hr_device device, hr__ledger_kind kind)
 {
-	static const char *const suffixes[HR__LEDGER_KINDS] = { "driver", "managed", "pinned" };
-	char device_name[24], name[32];
+	uint64_t limit = hr__settings_get()->limit;
+	hr_device_info info;
+	hr_device_info_init(&info);
+	hr__ledger_set_report(options, kind);
+	options->kind = KIND;
+	/* A limit above the card's memory limits nothing. */
+	if (kind == HR__LEDGER_DEVICE && limit && hr_device_get_info(device, &info) == HR_OK && limit < info.total_bytes) options->limit_bytes = limit;
+}
+
+/* 0 if it cannot be created. */
+static uint64_t create_on(const char *device_name, hr__ledger_kind kind)
+{
+	static const char *const suffixes[HR__LEDGER_KINDS] = { "driver", "unified", "pinned" };
+	char name[40];
 	hr_allocator_options options;
 	hr_allocator made;
 	hr_device device;
-	if (kind == HR__LEDGER_HOST) snprintf(device_name, sizeof device_name, "CPU:0");
-	else snprintf(device_name, sizeof device_name, "%s:%d", on_gpu ? "GPU" : HR__CARDS_TYPE, card);
 	snprintf(name, sizeof name, "%s_%s", device_name, suffixes[kind]);
 	if (hr_device_find(device_name, &device) != HR_OK) return 0;
 	set_options(&options, device, kind);
 	options.name = name;
 	return hr_allocator_create(device, &options, &made) == HR_OK ? made.id : 0;
+}
+
+/* Blocks that are passed on are on the same device as managed ones, unless Headroom cannot open it. */
+static uint64_t create(int card, hr__ledger_kind kind)
+{
+	char device_name[24];
+	if (kind == HR__LEDGER_HOST) return create_on("CPU:0", kind);
+	snprintf(device_name, sizeof device_name, "GPU:%d", card);
+	uint64_t id = on_gpu || hr__settings_get()->manage ? create_on(device_name, kind) : 0;
+	if (id) is_on_gpu[card] = true;
+	if (id || on_gpu) return id;
+	snprintf(device_name, sizeof device_name, HR__CARDS_TYPE ":%d", card);
+	return create_on(device_name, kind);
 }
 
 /* The first failure is said; the others are only counted. */
@@ -190,6 +208,11 @@ bool hr__ledger_locate(hr__ledger_request *request)
 	return hr__cards_current(&request->device, &request->context);
 }
 
+void hr__ledger_name(const hr__ledger_request *request, hr_request *named)
+{
+	named->op = named->tag = hr_name_intern(request->call);
+}
+
 /* hr_alloc of [request], with [address] as its outcome; 0 = the driver has refused. */
 static hr_status tell(hr_allocator allocator, const hr__ledger_request *request, uint64_t address)
 {
@@ -197,7 +220,7 @@ static hr_status tell(hr_allocator allocator, const hr__ledger_request *request,
 	hr_request told = HR_REQUEST(request->bytes);
 	told.alignment = 1; /* the driver decides it */
 	told.stream = HR_STREAM_HOST;
-	told.op = told.tag = hr_name_intern(request->call);
+	hr__ledger_name(request, &told);
 	action = (struct ledger_action){ .inside = true, .adopt = address };
 	hr_status status = hr_alloc(allocator, &told, &out);
 	action = (struct ledger_action){ .inside = false };
@@ -279,6 +302,7 @@ bool hr__ledger_get_limit(CUdevice device, uint64_t *limit, uint64_t *used)
 	if (!allocator.id || hr_allocator_get_stats(allocator, &stats) != HR_OK) return false;
 	uint64_t on_card = reserved_on_gpu(hr__cards_index(device));
 	*limit = (uint64_t)stats.bytes_limit;
-	*used = on_gpu ? on_card : (uint64_t)stats.bytes_in_use + on_card; /* the blocks of this allocator are in it */
+	*used = is_on_gpu[hr__cards_index(device)] ? on_card : (uint64_t)stats.bytes_in_use + on_card; /* the blocks of this allocator are in it */
+	*used -= hr__manage_idle_bytes(device); /* the program can have them */
 	return true;
 }

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "driver_calls.h"
+#include "headroom.h"
 
 typedef enum hr__ledger_kind { HR__LEDGER_DEVICE, HR__LEDGER_MANAGED, HR__LEDGER_HOST, HR__LEDGER_KINDS } hr__ledger_kind;
 
@@ -52,5 +53,11 @@ void hr__ledger_end_context(CUcontext context);
 
 /* The limit of [device] and the bytes that count against it; false: no limit. */
 bool hr__ledger_get_limit(CUdevice device, uint64_t *limit, uint64_t *used);
+
+/* For an allocator that gives memory itself: its options, with the reports that a limit has. */
+void hr__ledger_set_report(hr_allocator_options *options, hr__ledger_kind kind);
+
+/* The names of a request: its op and tag. */
+void hr__ledger_name(const hr__ledger_request *request, hr_request *named);
 
 #endif

@@ -1,6 +1,7 @@
 /* memory.c - blocks at an address: plain, in stream order, managed, and pinned host memory.
  *
  * The out-parameters of the program are written only by a call that succeeds. */
+#include "manage.h"
 #include "record.h"
 
 HR__ANSWERED_PLAIN(HR__PROTOTYPE)
@@ -8,12 +9,16 @@ HR__ANSWERED_STREAM(HR__PROTOTYPES)
 
 /* ---- plain ---- */
 
+static const hr__manage_order by_all = { .by_stream = false };
+
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {
 	CUdeviceptr address = 0;
 	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAlloc" };
+	CUresult result;
 	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAlloc_v2, out, bytes);
-	CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAlloc_v2, &address, bytes), HR__REAL(cuMemFree_v2, address));
+	if (hr__manage_take(&request, &by_all, out, &result)) return result;
+	result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAlloc_v2, &address, bytes), HR__REAL(cuMemFree_v2, address));
 	if (result == HR__CUDA_SUCCESS) *out = address;
 	return result;
 }
@@ -59,7 +64,9 @@ static CUresult free_plain(void *address)
 
 CUresult cuMemFree_v2(CUdeviceptr address)
 {
-	return hr__ledger_is_on() ? hr__ledger_free(address, free_plain, &address) : HR__REAL(cuMemFree_v2, address);
+	CUresult result;
+	if (!hr__ledger_is_on()) return HR__REAL(cuMemFree_v2, address);
+	return hr__manage_free(address, &by_all, &result) ? result : hr__ledger_free(address, free_plain, &address);
 }
 
 /* ---- in stream order ---- */
@@ -70,44 +77,50 @@ typedef struct stream_free {
 } stream_free;
 
 /* The calls for one of the two default streams; [variant] is the end of the symbol. */
-#define STREAM_CALLS(variant)                                                                                                                    \
-	CUresult cuMemAllocAsync##variant(CUdeviceptr *out, size_t bytes, CUstream stream)                                                          \
-	{                                                                                                                                            \
-		CUdeviceptr address = 0;                                                                                                                 \
-		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAllocAsync" };                                   \
-		if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAllocAsync##variant, out, bytes, stream);          \
-		CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocAsync##variant, &address, bytes, stream),                        \
-		                                  HR__REAL(cuMemFreeAsync##variant, address, stream));                                                   \
-		if (result == HR__CUDA_SUCCESS) *out = address;                                                                                          \
-		return result;                                                                                                                           \
-	}                                                                                                                                            \
-                                                                                                                                                 \
-	CUresult cuMemAllocFromPoolAsync##variant(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)                                \
-	{                                                                                                                                            \
-		CUdeviceptr address = 0;                                                                                                                 \
-		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAllocFromPoolAsync" };                           \
-		if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request))                                                                         \
-			return HR__REAL(cuMemAllocFromPoolAsync##variant, out, bytes, pool, stream);                                                         \
-		CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocFromPoolAsync##variant, &address, bytes, pool, stream),          \
-		                                  HR__REAL(cuMemFreeAsync##variant, address, stream));                                                   \
-		if (result == HR__CUDA_SUCCESS) *out = address;                                                                                          \
-		return result;                                                                                                                           \
-	}                                                                                                                                            \
-                                                                                                                                                 \
-	static CUresult free_async##variant(void *argument)                                                                                          \
-	{                                                                                                                                            \
-		const stream_free *freed = argument;                                                                                                     \
-		return HR__REAL(cuMemFreeAsync##variant, freed->address, freed->stream);                                                                 \
-	}                                                                                                                                            \
-                                                                                                                                                 \
-	CUresult cuMemFreeAsync##variant(CUdeviceptr address, CUstream stream)                                                                       \
-	{                                                                                                                                            \
-		stream_free freed = { address, stream };                                                                                                 \
-		return hr__ledger_is_on() ? hr__ledger_free(address, free_async##variant, &freed) : HR__REAL(cuMemFreeAsync##variant, address, stream);  \
+#define STREAM_CALLS(variant, is_per_thread)                                                                                            \
+	CUresult cuMemAllocAsync##variant(CUdeviceptr *out, size_t bytes, CUstream stream)                                                  \
+	{                                                                                                                                   \
+		CUdeviceptr address = 0;                                                                                                        \
+		CUresult result;                                                                                                                \
+		hr__manage_order order = { .by_stream = true, .stream = stream, .per_thread = is_per_thread };                                  \
+		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAllocAsync" };                          \
+		if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAllocAsync##variant, out, bytes, stream); \
+		if (hr__manage_take(&request, &order, out, &result)) return result;                                                             \
+		result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocAsync##variant, &address, bytes, stream),                        \
+		                         HR__REAL(cuMemFreeAsync##variant, address, stream));                                                   \
+		if (result == HR__CUDA_SUCCESS) *out = address;                                                                                 \
+		return result;                                                                                                                  \
+	}                                                                                                                                   \
+                                                                                                                                        \
+	CUresult cuMemAllocFromPoolAsync##variant(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)                       \
+	{                                                                                                                                   \
+		CUdeviceptr address = 0;                                                                                                        \
+		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAllocFromPoolAsync" };                  \
+		if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request))                                                                \
+			return HR__REAL(cuMemAllocFromPoolAsync##variant, out, bytes, pool, stream);                                                \
+		CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocFromPoolAsync##variant, &address, bytes, pool, stream), \
+		                                  HR__REAL(cuMemFreeAsync##variant, address, stream));                                          \
+		if (result == HR__CUDA_SUCCESS) *out = address;                                                                                 \
+		return result;                                                                                                                  \
+	}                                                                                                                                   \
+                                                                                                                                        \
+	static CUresult free_async##variant(void *argument)                                                                                 \
+	{                                                                                                                                   \
+		const stream_free *freed = argument;                                                                                            \
+		return HR__REAL(cuMemFreeAsync##variant, freed->address, freed->stream);                                                        \
+	}                                                                                                                                   \
+                                                                                                                                        \
+	CUresult cuMemFreeAsync##variant(CUdeviceptr address, CUstream stream)                                                              \
+	{                                                                                                                                   \
+		CUresult result;                                                                                                                \
+		stream_free freed = { address, stream };                                                                                        \
+		hr__manage_order order = { .by_stream = true, .stream = stream, .per_thread = is_per_thread };                                  \
+		if (!hr__ledger_is_on()) return HR__REAL(cuMemFreeAsync##variant, address, stream);                                             \
+		return hr__manage_free(address, &order, &result) ? result : hr__ledger_free(address, free_async##variant, &freed);              \
 	}
 
-STREAM_CALLS()
-STREAM_CALLS(_ptsz)
+STREAM_CALLS(, false)
+STREAM_CALLS(_ptsz, true)
 
 /* ---- pinned host memory ---- */
 

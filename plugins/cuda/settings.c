@@ -54,6 +54,7 @@ static void read_environment(void)
 {
 	const char *run = secure_getenv("HEADROOM_RUN"), *children = secure_getenv("HEADROOM_RUN_CHILDREN"), *report = secure_getenv("HEADROOM_OOM_REPORT");
 	settings.on = !run || strcmp(run, "0") != 0;
+	settings.manage = run && strcmp(run, "manage") == 0;
 	settings.limit = read_bytes(secure_getenv("HEADROOM_LIMIT"));
 	settings.reports = report && report[0];
 	if (children && strcmp(children, "0") == 0) leave_children_alone();

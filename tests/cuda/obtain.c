@@ -78,11 +78,11 @@ bool program_obtain(const char *way, program_calls *out)
 #define OBTAIN_OTHER(symbol, parameters) whole = whole && obtain(#symbol, plain_name(#symbol), 11000, &out->other_##symbol);
 	HR__ANSWERED_PLAIN(OBTAIN)
 	HR__ANSWERED_STREAM(OBTAIN)
-	HR__CUDA_CALLS(OBTAIN_OTHER)
-	FAKE_CUDA_CALLS(OBTAIN_OTHER)
+	PROGRAM_CALLS(OBTAIN_OTHER)
 	if (!whole) return false;
 	how.by_symbol = true;
 	how.handle = how.driver;
 	return obtain("fake_cuda_get_live", "", 0, &out->get_live) && obtain("fake_cuda_fail_nth", "", 0, &out->fail_nth) &&
-	       obtain("fake_cuda_calls", "", 0, &out->count_calls) && obtain("fake_cuda_failed", "", 0, &out->failed);
+	       obtain("fake_cuda_calls", "", 0, &out->count_calls) && obtain("fake_cuda_failed", "", 0, &out->failed) &&
+	       obtain("fake_cuda_set_capturing", "", 0, &out->set_capturing);
 }

@@ -36,8 +36,7 @@ static struct {
 #define OTHER_PROTOTYPE(symbol, parameters) extern CUresult symbol parameters;
 HR__ANSWERED_PLAIN(PROTOTYPE)
 HR__ANSWERED_STREAM(PROTOTYPE)
-HR__CUDA_CALLS(OTHER_PROTOTYPE)
-FAKE_CUDA_CALLS(OTHER_PROTOTYPE)
+PROGRAM_CALLS(OTHER_PROTOTYPE)
 
 static bool obtain_linked(program_calls *out)
 {
@@ -45,12 +44,12 @@ static bool obtain_linked(program_calls *out)
 #define TAKE_OTHER(symbol, parameters) out->other_##symbol = symbol;
 	HR__ANSWERED_PLAIN(TAKE)
 	HR__ANSWERED_STREAM(TAKE)
-	HR__CUDA_CALLS(TAKE_OTHER)
-	FAKE_CUDA_CALLS(TAKE_OTHER)
+	PROGRAM_CALLS(TAKE_OTHER)
 	out->get_live = fake_cuda_get_live;
 	out->fail_nth = fake_cuda_fail_nth;
 	out->count_calls = fake_cuda_calls;
 	out->failed = fake_cuda_failed;
+	out->set_capturing = fake_cuda_set_capturing;
 	return true;
 }
 #else
@@ -219,13 +218,43 @@ static CUresult run_fork(void)
 	return status == 0 ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_UNKNOWN;
 }
 
+/* Writes a pattern into a block and reads it back, on the stream. */
+static CUresult check_contents(CUdeviceptr address, size_t bytes, int value)
+{
+	unsigned char *read = malloc(bytes);
+	CUresult result = cu.other_cuMemsetD8Async(address, (unsigned char)value, bytes, stream);
+	if (result == HR__CUDA_SUCCESS) result = cu.other_cuMemcpyDtoHAsync_v2(read, address, bytes, stream);
+	if (result == HR__CUDA_SUCCESS) result = cu.other_cuStreamSynchronize(stream);
+	for (size_t i = 0; i < bytes && result == HR__CUDA_SUCCESS; i++)
+		if (read[i] != value) result = HR__CUDA_ERROR_UNKNOWN;
+	free(read);
+	return result;
+}
+
+/* What the driver says about an address inside the block of a slot, from the three calls that say it. */
+static CUresult print_range(CUdeviceptr address, size_t into)
+{
+	CUdeviceptr base = 0, start = 0, first = 0;
+	size_t size = 0, range = 0, second = 0;
+	CUpointer_attribute which[] = { HR__CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, HR__CU_POINTER_ATTRIBUTE_RANGE_SIZE };
+	void *both[] = { &first, &second };
+	CUresult result = cu.cuMemGetAddressRange_v2(&base, &size, address + into);
+	if (result == HR__CUDA_SUCCESS) result = cu.cuPointerGetAttribute(&start, which[0], address + into);
+	if (result == HR__CUDA_SUCCESS) result = cu.cuPointerGetAttribute(&range, which[1], address + into);
+	if (result == HR__CUDA_SUCCESS) result = cu.cuPointerGetAttributes(2, which, both, address + into);
+	bool agree = base == start && base == first && size == range && size == second;
+	if (result == HR__CUDA_SUCCESS) printf("range %lld %zu%s\n", (long long)(base - address), size, agree ? "" : " and others");
+	return result;
+}
+
+
 #define IS(name) (strcmp(word, name) == 0)
 
 static CUresult run(const char *word, int slot, size_t bytes)
 {
 	CUdeviceptr *address = &slots[slot].address;
 	size_t pitch;
-	if (bytes) slots[slot].bytes = bytes;
+	if (bytes && !IS("range") && !IS("same")) slots[slot].bytes = bytes;
 	if (IS("start")) return start();
 	if (IS("alloc")) return cu.cuMemAlloc_v2(address, bytes);
 	if (IS("free")) return cu.cuMemFree_v2(*address);
@@ -259,6 +288,11 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("headroom")) return use_headroom(bytes);
 	if (IS("sleep")) return usleep(1000u * (unsigned)bytes), HR__CUDA_SUCCESS;
 	if (IS("fail")) return cu.fail_nth((unsigned long long)slot, (CUresult)bytes), HR__CUDA_SUCCESS;
+	if (IS("contents")) return check_contents(*address, slots[slot].bytes, slot + 1);
+	if (IS("range")) return print_range(*address, bytes);
+	if (IS("same")) return printf("same %d\n", slots[slot].address == slots[bytes].address), HR__CUDA_SUCCESS;
+	if (IS("current")) return cu.other_cuCtxSetCurrent(primary);
+	if (IS("capture")) return cu.set_capturing(stream, slot), HR__CUDA_SUCCESS;
 	if (IS("stats")) return print_stats(NULL), HR__CUDA_SUCCESS;
 	if (IS("gpustats")) return printf("gpu %lld\n", in_use("GPU:0")), HR__CUDA_SUCCESS;
 	if (IS("hoststats")) return printf("host %lld\n", in_use("CPU:0")), HR__CUDA_SUCCESS;

@@ -4,19 +4,21 @@
 
 #include "fake_cuda/fake_cuda.h"
 
+#define PROGRAM_CALLS(X) HR__CUDA_CALLS(X) FAKE_CUDA_CALLS(X) X(cuCtxSynchronize, (void))
+
 typedef struct program_calls {
 #define MEMBER(symbol, name, since, parameters) CUresult(*symbol) parameters;
 #define OTHER_MEMBER(symbol, parameters) CUresult(*other_##symbol) parameters;
 	HR__ANSWERED_PLAIN(MEMBER)
 	HR__ANSWERED_STREAM(MEMBER)
-	HR__CUDA_CALLS(OTHER_MEMBER)
-	FAKE_CUDA_CALLS(OTHER_MEMBER)
+	PROGRAM_CALLS(OTHER_MEMBER)
 #undef MEMBER
 #undef OTHER_MEMBER
 	void (*get_live)(fake_cuda_live *out);
 	void (*fail_nth)(unsigned long long nth, CUresult result);
 	unsigned long long (*count_calls)(void);
 	const char *(*failed)(void);
+	void (*set_capturing)(CUstream stream, int capturing);
 } program_calls;
 
 /* How the calls are obtained:

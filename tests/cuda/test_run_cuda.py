@@ -237,6 +237,91 @@ class Limit(Run):
             self.assertEqual(lines, [f"info {6 * MIB - 1000} of {8 * MIB}"])
 
 
+class Manage(Run):
+    """Memory from Headroom's allocator."""
+
+    def manage(self, way, *commands, options=(), **extra):
+        return self.under(program(way) + list(commands), "--manage", *options, **extra)
+
+    def test_memory_comes_from_headroom_by_every_way(self):
+        # Rounded to 256 bytes: 1000 to 1024 and 70000 to 70144. With per-thread streams stream 0 is the driver's affair, so a stream is made.
+        def check(way):
+            lines = self.lines(self.manage(way, "start", "stream", "alloc:0:1000", "async:1:70000", "contents:0", "contents:1", "gpustats", "free:0",
+                                           "freeasync:1", "gpustats"))
+            self.assertEqual(lines, [f"gpu {1024 + 70144}", "gpu 0"])
+        self.for_each_way(check)
+
+    def test_what_headroom_cannot_give_comes_from_the_driver_and_is_counted(self):
+        lines = self.lines(self.manage("proc", "start", "stream", "pitch:0:100", "managed:1:50", f"create:2:{2 * MIB}", "pool:3:9", "gpustats",
+                                       "free:0", "free:1", "release:2", "freeasync:3", "gpustats"))
+        self.assertEqual(lines, [f"gpu {5120 + 50 + 2 * MIB + 9}", "gpu 0"])
+        # Memory for the per-thread default stream, and for a stream that records a graph.
+        lines = self.lines(self.manage("ptsz", "start", "async:0:1000", "stats", "freeasync:0", "sync", "stats"))
+        self.assertEqual([int(line.split()[3]) for line in lines], [1000, 0])
+        lines = self.lines(self.manage("proc", "start", "stream", "async:1:300", "capture:1", "async:0:1000", "freeasync:1", "capture:0", "gpustats"))
+        self.assertEqual(lines, ["freeasync:1 -> 1", "gpu 1512"])
+        # Memory of a context of the program's own ends with it.
+        lines = self.lines(self.manage("proc", "start", "alloc:0:1024", "context", "alloc:1:77", "current", "gpustats", "destroy", "gpustats"))
+        self.assertEqual(lines, [f"gpu {1024 + 77}", "gpu 1024"])
+
+    def test_a_block_is_used_again_only_when_earlier_work_on_it_is_done(self):
+        # Fills of the first block on one stream take longer than the writes and reads of the second, at the same address, on another.
+        for free, alloc in (("free:0", "alloc:1"), ("free:0", "async:1"), ("freeasync:0", "alloc:1"), ("freeasync:0", "async:1")):
+            commands = ["stream", "alloc:0:40000000", *["fill:0"] * 8, free, "stream", f"{alloc}:40000000", "contents:1", "same:0:1", "freeasync:1"]
+            self.assertEqual(self.lines(self.manage("proc", "start", *commands * 3)), ["same 1"] * 3)
+
+    def test_threads_share_the_allocator(self):
+        for way in ("link", "proc", "ptsz"):
+            self.assertEqual(self.lines(self.manage(way, "start", "stream", "threads:8:2000")), [])
+
+    def test_an_address_belongs_to_its_block(self):
+        lines = self.lines(self.manage("proc", "start", "alloc:0:1000000", "alloc:1:5000", "range:1:0", "range:1:4999", "range:0:999999"))
+        self.assertEqual(lines, ["range 0 5000", "range 0 5000", "range 0 1000000"])
+
+    def test_errors_are_those_of_the_driver(self):
+        def check(way):
+            commands = ["start", "stream", "free:9", "freeasync:9", "alloc:0:0", "async:0:0", "alloc:1:4096", "free:1", "free:1", "freeasync:1"]
+            self.assertEqual(self.lines(self.manage(way, *commands)), run_plain(way, *commands).stdout.splitlines()[:-1])
+            lines = self.lines(self.manage(way, "start", f"untouched:0:{CARD}"))
+            self.assertEqual(lines, ["2 2 2 2 1 untouched"])
+        self.for_each_way(check)
+
+    def test_free_memory_includes_what_headroom_keeps(self):
+        # The context takes 4 MiB, as without Headroom.
+        lines = self.lines(self.manage("proc", "start", "alloc:0:1048576", "info", "free:0", "info"))
+        self.assertEqual(lines, [f"info {CARD - 5 * MIB} of {CARD}", f"info {CARD - 4 * MIB} of {CARD}"])
+
+    def test_the_limit_holds(self):
+        lines = self.lines(self.manage("proc", "start", "info", f"alloc:0:{6 * MIB}", "info", f"alloc:1:{4 * MIB}", "free:0", f"alloc:1:{4 * MIB}", "info",
+                                       options=("--limit", "8MiB"), HEADROOM_OOM_REPORT=str(self.folder / "oom")))
+        self.assertEqual(lines, [f"info {8 * MIB} of {8 * MIB}", f"info {2 * MIB} of {8 * MIB}", f"alloc:1:{4 * MIB} -> 2", f"info {4 * MIB} of {8 * MIB}"])
+        result = self.manage("proc", "start", f"alloc:0:{6 * MIB}", f"alloc:1:{4 * MIB}", options=("--limit", "8MiB"))
+        self.assertEqual(result.stderr.count("Out of memory: "), 1)
+        self.assertIn("GPU:0_managed", result.stderr)
+
+    def test_after_a_reset_memory_comes_from_the_driver(self):
+        lines = self.lines(self.manage("proc", "start", "alloc:0:1000", "reset", "gpustats", "alloc:1:5", "gpustats", "free:1", "gpustats"))
+        self.assertEqual(lines, ["gpu 0", "gpu 5", "gpu 0"])
+
+    def test_a_destroyed_stream_is_forgotten(self):
+        commands = ["stream", "async:0:1000", "contents:0", "freeasync:0", "streamend"] * 100  # more than Headroom's 63 streams
+        self.assertEqual(self.lines(self.manage("proc", "start", *commands, "gpustats")), ["gpu 0"])
+
+    def test_every_driver_call_may_fail(self):
+        commands = ["stream", "alloc:0:1000", "async:1:70000", "info", "range:0:1", "freeasync:1", "free:0", "alloc:2:3000000", "free:2", "streamend"]
+        for nth in range(1, 90):
+            result = self.manage("proc", "start", f"fail:{nth}:999", *commands)
+            self.assertEqual(result.returncode, 0, (nth, result.stderr))
+            failed = [line for line in result.stdout.splitlines() if "->" in line]
+            self.assertTrue(all(line.split("-> ")[1] in ("999", "1", "400") for line in failed), (nth, failed))
+
+    def test_without_virtual_memory_the_driver_gives_it(self):
+        result = self.manage("proc", "start", "alloc:0:1000", "free:0", FAKE_CUDA_NO_VMM="1")
+        self.assertEqual(result.stdout, "end\n")
+        self.assertEqual(len(result.stderr.splitlines()), 1)
+        self.assertIn("the memory of CUDA device 0 is not managed", result.stderr)
+
+
 class Alone(Run):
     """What Headroom must leave alone."""
 

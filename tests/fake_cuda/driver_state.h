@@ -73,6 +73,7 @@ struct CUstream_st {
 	CUcontext context;
 	bool destroyed, ended;
 	bool built_in; /* a default stream */
+	bool capturing;
 	uint64_t submitted, completed;
 	CUevent pending;       /* events with timing whose time is not set yet */
 	command *first, *last; /* the first is the running one */

@@ -704,6 +704,7 @@ CUresult submit(CUcontext context, CUstream handle, const command *work)
 {
 	CUstream stream = stream_of(context, handle);
 	if (!stream || stream->context != context) return HR__CUDA_ERROR_INVALID_HANDLE;
+	if (stream->capturing) return HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	command *queued = zeroed(sizeof *queued);
 	*queued = *work;
 	if (stream->last) stream->last->next = queued;
@@ -781,6 +782,7 @@ CUresult cuEventRecord(CUevent handle, CUstream handle_of_stream)
 	CUevent event = event_of(handle);
 	CUstream stream = stream_of(context, handle_of_stream);
 	REQUIRE(event && stream && event->context == stream->context, HR__CUDA_ERROR_INVALID_HANDLE);
+	REQUIRE(!stream->capturing, HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	forget_pending(event);
 	event->stream = stream;
 	event->ticket = stream->submitted;

@@ -26,7 +26,6 @@
 #define FAKE_CUDA_CALLS(X)                                   \
 	X(cuDriverGetVersion, (int *))                           \
 	X(cuCtxSetCurrent, (CUcontext))                          \
-	X(cuCtxSynchronize, (void))                              \
 	X(cuCtxCreate_v2, (CUcontext *, unsigned int, CUdevice))
 
 /* Objects that exist now. */
@@ -48,6 +47,9 @@ const char *fake_cuda_failed(void);
 
 /* Advances the clock of event times by [ns]. */
 void fake_cuda_advance_clock(uint64_t ns);
+
+/* Makes a stream look as if it recorded a graph, or not. Work for it fails meanwhile, except what does not enter the graph. */
+void fake_cuda_set_capturing(CUstream stream, int capturing);
 
 /* A context that is not the primary one of any card, as of another library; and the depth of the calling thread's context stack. */
 CUcontext fake_cuda_foreign_context(void);

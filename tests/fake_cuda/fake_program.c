@@ -171,7 +171,59 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *ad
 	return end(result);
 }
 
+/* ---- what an address is ---- */
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address)
+{
+	BEGIN_IN_CONTEXT(cuMemGetAddressRange_v2);
+	const mapping *at = mapping_at(address);
+	VALID(at);
+	if (base) *base = at->base;
+	if (size) *size = at->size;
+	return end(result);
+}
+
+static CUresult get_attribute(void *out, CUpointer_attribute which, const mapping *at)
+{
+	switch (which) {
+	case HR__CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = at->base; return HR__CUDA_SUCCESS;
+	case HR__CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = at->size; return HR__CUDA_SUCCESS;
+	default: return HR__CUDA_ERROR_INVALID_VALUE;
+	}
+}
+
+CUresult cuPointerGetAttribute(void *out, CUpointer_attribute which, CUdeviceptr address)
+{
+	BEGIN_IN_CONTEXT(cuPointerGetAttribute);
+	const mapping *at = mapping_at(address);
+	VALID(at && out);
+	return end(get_attribute(out, which, at));
+}
+
+/* An address that is not the driver's is no error here: the attributes are 0. */
+CUresult cuPointerGetAttributes(unsigned int count, CUpointer_attribute *which, void **out, CUdeviceptr address)
+{
+	BEGIN_IN_CONTEXT(cuPointerGetAttributes);
+	const mapping none = { 0 }, *at = mapping_at(address);
+	for (unsigned i = 0; i < count && result == HR__CUDA_SUCCESS; i++) result = get_attribute(out[i], which[i], at ? at : &none);
+	return end(result);
+}
+
 /* ---- memory in stream order ---- */
+
+CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *out)
+{
+	BEGIN_IN_CONTEXT(cuStreamIsCapturing);
+	const CUstream stream = stream_of(context, handle);
+	REQUIRE(stream, HR__CUDA_ERROR_INVALID_HANDLE);
+	*out = stream->capturing ? HR__CU_STREAM_CAPTURE_STATUS_ACTIVE : HR__CU_STREAM_CAPTURE_STATUS_NONE;
+	return end(result);
+}
+
+EXPORT void fake_cuda_set_capturing(CUstream stream, int capturing)
+{
+	stream->capturing = capturing != 0;
+}
 
 #ifndef FAKE_CUDA_OLD
 static CUstream variant(CUstream stream, bool per_thread)

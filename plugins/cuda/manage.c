@@ -1,0 +1,211 @@
+/* manage.c - see manage.h.
+ *
+ * cuMemAlloc gives memory that any stream may use at once, so it is a request for the host (HR_STREAM_HOST): the allocator waits for the streams that used
+ * the memory before. cuMemFree does not say which streams used the block, and the driver waits for all of them, so the context is synchronised before the
+ * block is freed. Stream-ordered calls have a stream, which is imported: the allocator then orders the device's work, and the host never waits. */
+#define _GNU_SOURCE
+#include "manage.h"
+
+#include <pthread.h>
+#include <stdio.h>
+
+#include "cards.h"
+#include "driver.h"
+#include "headroom_oom.h"
+#include "settings.h"
+
+#define LEGACY_STREAM ((CUstream)1)
+#define PER_THREAD_STREAM ((CUstream)2)
+
+enum { NOT_OPENED, OPENED, LEFT_ALONE };
+
+typedef struct imported_stream {
+	CUstream native;
+	hr_stream number;
+} imported_stream;
+
+typedef struct managed_card {
+	int state; /* stored with release */
+	hr_device device;
+	hr_allocator allocator;
+	CUcontext primary;
+	imported_stream streams[HR_STREAM_MAX]; /* guarded by the lock */
+	unsigned stream_count;
+} managed_card;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static managed_card cards[HR__CARDS_MAX];
+
+/* ---- cards ---- */
+
+static bool open_card(managed_card *card, int index, CUdevice device)
+{
+	char name[40];
+	hr_allocator_options options;
+	snprintf(name, sizeof name, "GPU:%d", index);
+	bool found = hr_device_find(name, &card->device) == HR_OK && !hr_device_is_emulated(card->device);
+	hr__ledger_set_report(&options, HR__LEDGER_DEVICE);
+	snprintf(name, sizeof name, "GPU:%d_managed", index);
+	options.name = name;
+	if (found && hr_allocator_create(card->device, &options, &card->allocator) == HR_OK) card->primary = hr__cards_primary(device);
+	if (card->primary) return true;
+	hr__settings_say("the memory of CUDA device %d is not managed: %s; it comes from the driver", index, found ? hr_last_message() : hr_cuda_check() ? hr_last_message() : "no such device");
+	return false;
+}
+
+/* NULL: the memory of this context is the driver's. */
+static managed_card *card_of(const hr__ledger_request *request)
+{
+	int index = hr__settings_get()->manage ? hr__cards_index(request->device) : -1;
+	managed_card *card = index >= 0 ? &cards[index] : NULL;
+	if (!card) return NULL;
+	int state = __atomic_load_n(&card->state, __ATOMIC_ACQUIRE);
+	if (state == NOT_OPENED) {
+		/* Only a program that uses the primary context has one: opening the card would make it. */
+		if (request->context != hr__cards_primary(request->device)) return NULL;
+		pthread_mutex_lock(&lock);
+		if (card->state == NOT_OPENED) __atomic_store_n(&card->state, open_card(card, index, request->device) ? OPENED : LEFT_ALONE, __ATOMIC_RELEASE);
+		state = card->state;
+		pthread_mutex_unlock(&lock);
+	}
+	return state == OPENED && request->context == card->primary ? card : NULL;
+}
+
+/* The card of an allocator; NULL if it is none of these. */
+static managed_card *card_with(hr_allocator allocator)
+{
+	for (int i = 0; i < HR__CARDS_MAX; i++)
+		if (__atomic_load_n(&cards[i].state, __ATOMIC_ACQUIRE) == OPENED && cards[i].allocator.id == allocator.id) return &cards[i];
+	return NULL;
+}
+
+/* ---- streams ---- */
+
+static bool is_capturing(CUstream stream)
+{
+	CUstreamCaptureStatus status = HR__CU_STREAM_CAPTURE_STATUS_NONE;
+	if (!hr__driver.cuStreamIsCapturing) return false;
+	return hr__driver.cuStreamIsCapturing(stream, &status) != HR__CUDA_SUCCESS || status != HR__CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+static bool import(managed_card *card, CUstream stream, hr_stream *out)
+{
+	unsigned at = 0;
+	bool done = true;
+	pthread_mutex_lock(&lock);
+	while (at < card->stream_count && card->streams[at].native != stream) at++;
+	if (at == card->stream_count) {
+		done = at < HR_STREAM_MAX && hr_stream_import(card->device, (uint64_t)(uintptr_t)stream, &card->streams[at].number) == HR_OK;
+		if (done) card->streams[card->stream_count++].native = stream;
+	}
+	if (done) *out = card->streams[at].number;
+	pthread_mutex_unlock(&lock);
+	return done;
+}
+
+static bool is_per_thread(const hr__manage_order *order)
+{
+	return order->stream == PER_THREAD_STREAM || (!order->stream && order->per_thread);
+}
+
+/* The allocator's stream for [order]; false if it has none. */
+static bool stream_for(managed_card *card, const hr__manage_order *order, hr_stream *out)
+{
+	*out = HR_STREAM_HOST;
+	if (!order->by_stream) return true;
+	if (is_per_thread(order) || is_capturing(order->stream)) return false;
+	*out = HR_STREAM_DEFAULT;
+	return !order->stream || order->stream == LEGACY_STREAM || import(card, order->stream, out);
+}
+
+void hr__manage_end_stream(CUstream stream)
+{
+	for (int i = 0; i < HR__CARDS_MAX; i++) {
+		managed_card *card = &cards[i];
+		if (__atomic_load_n(&card->state, __ATOMIC_ACQUIRE) != OPENED) continue;
+		pthread_mutex_lock(&lock);
+		for (unsigned at = 0; at < card->stream_count; at++) {
+			if (card->streams[at].native != stream) continue;
+			hr_stream_destroy(card->device, card->streams[at].number);
+			card->streams[at] = card->streams[--card->stream_count];
+			break;
+		}
+		pthread_mutex_unlock(&lock);
+	}
+}
+
+/* ---- blocks ---- */
+
+static bool take(managed_card *card, const hr__ledger_request *request, hr_stream stream, void **out, hr_status *status)
+{
+	hr_request wanted = HR_REQUEST(request->bytes);
+	wanted.stream = stream;
+	hr__ledger_name(request, &wanted);
+	*status = hr_alloc(card->allocator, &wanted, out);
+	if (*status != HR_OK) return false;
+	hr__block block = { .address = (uintptr_t)*out, .bytes = request->bytes, .allocator = card->allocator, .context = request->context, .managed = true };
+	if (hr__blocks_add(&block)) return true;
+	hr_free(card->allocator, *out, stream);
+	return false;
+}
+
+bool hr__manage_take(const hr__ledger_request *request, const hr__manage_order *order, CUdeviceptr *out, CUresult *result)
+{
+	void *block = NULL;
+	hr_stream stream;
+	hr_status status = HR_OK;
+	managed_card *card = request->bytes ? card_of(request) : NULL;
+	if (!card || !stream_for(card, order, &stream)) return false;
+	if (take(card, request, stream, &block, &status)) *out = (uintptr_t)block;
+	else if (status != HR_OUT_OF_MEMORY) return false;
+	*result = status == HR_OK ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_OUT_OF_MEMORY;
+	return true;
+}
+
+/* Waits for all work in the context of a block. */
+static CUresult synchronise(CUcontext context)
+{
+	CUcontext popped;
+	if (!hr__driver.cuCtxSynchronize || !hr__driver.cuCtxPushCurrent_v2 || !hr__driver.cuCtxPopCurrent_v2) return HR__CUDA_ERROR_NOT_INITIALIZED;
+	CUresult result = hr__driver.cuCtxPushCurrent_v2(context);
+	if (result != HR__CUDA_SUCCESS) return result;
+	result = hr__driver.cuCtxSynchronize();
+	hr__driver.cuCtxPopCurrent_v2(&popped);
+	return result;
+}
+
+bool hr__manage_free(CUdeviceptr address, const hr__manage_order *order, CUresult *result)
+{
+	hr__block block;
+	hr_stream stream;
+	if (!hr__settings_get()->manage || !hr__blocks_find(address, false, &block) || !block.managed) return false;
+	managed_card *card = card_with(block.allocator);
+	if (!card) return false; /* its card was reset */
+	*result = HR__CUDA_SUCCESS;
+	if (order->by_stream && !is_per_thread(order) && is_capturing(order->stream)) *result = HR__CUDA_ERROR_INVALID_VALUE; /* it is not memory of the graph */
+	else if (!stream_for(card, order, &stream) || !order->by_stream) stream = HR_STREAM_HOST, *result = synchronise(block.context);
+	/* Another thread may free the same block meanwhile: one of them takes it. */
+	if (*result == HR__CUDA_SUCCESS && !hr__blocks_take(address, &block)) *result = HR__CUDA_ERROR_INVALID_VALUE;
+	if (*result == HR__CUDA_SUCCESS && hr_free(block.allocator, (void *)(uintptr_t)address, stream) != HR_OK) *result = HR__CUDA_ERROR_UNKNOWN;
+	return true;
+}
+
+bool hr__manage_find(CUdeviceptr address, hr__block *out)
+{
+	return hr__settings_get()->manage && hr__blocks_find(address, true, out) && out->managed;
+}
+
+uint64_t hr__manage_idle_bytes(CUdevice device)
+{
+	hr_stats stats;
+	int index = hr__settings_get()->manage ? hr__cards_index(device) : -1;
+	hr_stats_init(&stats);
+	if (index < 0 || __atomic_load_n(&cards[index].state, __ATOMIC_ACQUIRE) != OPENED) return 0;
+	return hr_allocator_get_stats(cards[index].allocator, &stats) == HR_OK ? (uint64_t)(stats.bytes_reserved - stats.bytes_in_use) : 0;
+}
+
+void hr__manage_end_card(CUdevice device)
+{
+	int index = hr__cards_index(device);
+	if (index >= 0) __atomic_store_n(&cards[index].state, LEFT_ALONE, __ATOMIC_RELEASE);
+}
