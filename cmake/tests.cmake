@@ -29,7 +29,7 @@ endfunction()
 # Stand-ins for the CUDA driver: one that is whole, and one that lacks a call, as an old driver does. Not sanitized, because a program
 # that is not must be able to load them too. Tests never use a card that the machine may have, unless they are started by hand.
 foreach(kind whole old)
-	add_library(fake_cuda_${kind} SHARED tests/fake_cuda/fake_cuda.c tests/fake_cuda/fake_program.c)
+	add_library(fake_cuda_${kind} SHARED tests/fake_cuda/fake_cuda.c tests/fake_cuda/fake_launch.c tests/fake_cuda/fake_program.c)
 	set_target_properties(fake_cuda_${kind} PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1 C_VISIBILITY_PRESET hidden
 		LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cuda/${kind})
 	target_include_directories(fake_cuda_${kind} PRIVATE tests src plugins/cuda)

@@ -30,7 +30,8 @@ fi
 # Our types are renamed while our header is included, so that both sets can coexist. The tables are expanded later, with CUDA's types.
 types="CUresult CUdevice CUdeviceptr CUmemGenericAllocationHandle CUcontext CUstream CUevent CUhostFn CUdevice_attribute
 	CUmemAllocationGranularity_flags CUmemLocation CUmemAllocationProp CUmemAccessDesc CUctx_st CUstream_st CUevent_st
-	CUfunction CUmemoryPool CUpointer_attribute CUstreamCaptureStatus CUfunc_st CUmemPoolHandle_st"
+	CUfunction CUmemoryPool CUpointer_attribute CUstreamCaptureStatus CUkernel CUmodule CUlibrary CUlaunchAttribute CUlaunchConfig
+	CUlaunchAttribute_st CUkern_st CUmod_st CUlib_st CUfunc_st CUmemPoolHandle_st"
 program=$(mktemp --suffix=.c)
 trap 'rm -f "$program"' EXIT
 {
@@ -81,6 +82,11 @@ HR__CUDA_CALLS(SAME_CALL)
 SAME_SIZE(CUfunction)
 SAME_SIZE(CUmemoryPool)
 SAME_SIZE(CUpointer_attribute)
+SAME_SIZE(CUlaunchConfig)
+SAME_FIELD(CUlaunchConfig, gridDimX)
+SAME_FIELD(CUlaunchConfig, hStream)
+SAME_FIELD(CUlaunchConfig, attrs)
+SAME_FIELD(CUlaunchConfig, numAttrs)
 SAME_SIZE(CUstreamCaptureStatus)
 HR__PROGRAM_NUMBERS(SAME_NUMBER)
 HR__MADE_CALLS(SAME_CALL)

@@ -44,9 +44,9 @@ needs='(libheadroom|libz|libjansson)\.so' # the last two read other formats, whe
 check libheadroom_analysis include/headroom_analysis.h
 [ -z "$private" ] || complain "libheadroom_analysis shares internals: $private"
 # The preloaded library stands in front of the program's other libraries: it exports what it answers, and nothing by accident.
-answered=$({ sed -n 's/^\tX(\(cu[A-Za-z0-9_]*\), .*, [0-9]\{4,5\}, .*/\1/p' plugins/cuda/driver_calls.h
-	sed -n '/define HR__ANSWERED_STREAM/,/^$/s/^\tX(\(cu[A-Za-z0-9_]*\), .*/\1_ptsz/p' plugins/cuda/driver_calls.h
-	printf '%s\n' dlsym dlopen headroom_cuda_driver_symbol; } | sort -u)
+answered=$({ awk '/define HR__ANSWERED_/ { variant = /ASYNC|LAUNCHES/; inside = 1 } /^$/ { inside = 0 }
+	inside && match($0, /^\tX\(cu[A-Za-z0-9_]*/) { name = substr($0, 4, RLENGTH - 3); print name; if (variant) print name "_ptsz" }' plugins/cuda/driver_calls.h
+	printf '%s\n' dlsym dlopen headroom_cuda_driver_symbol InitializeInjectionNvtx2; } | sort -u)
 exported=$(nm -D --defined-only "$build/libheadroom_cuda.so" | names)
 [ "$answered" = "$exported" ] || complain "libheadroom_cuda.so exports other symbols than driver_calls.h lists:"$'\n'"$(diff <(echo "$answered") <(echo "$exported"))"
 bad=$(readelf -dW "$build/libheadroom_cuda.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so|libdl\.so|libpthread\.so|ld-linux|libheadroom\.so)')

@@ -79,7 +79,8 @@ bool hr__cuda_library_preload(const char *program, bool required)
 		hr__complain("run: %s %s, so its CUDA calls are not seen; it runs without that", hr__quote(program, strlen(program), quoted), obstacle);
 		return true;
 	}
-	if (append(path)) return true;
-	hr__complain("run: cannot set LD_PRELOAD: %s", hr__os_error(errno));
+	/* A tool that has itself injected into NVTX keeps its place. */
+	if (append(path) && setenv("NVTX_INJECTION64_PATH", path, 0) == 0) return true;
+	hr__complain("run: cannot set the environment: %s", hr__os_error(errno));
 	return false;
 }

@@ -16,13 +16,14 @@
 #include "core/record/profiler.h"
 #include "analysis/import/quote.h"
 #include "live/cuda_library.h"
+#include "live/framework.h"
 #include "live/lms_notice.h"
 #include "live/python_hook.h"
 
 #define EXIT_NOT_RUN 126 /* as in shells: found, but cannot be executed */
 #define EXIT_NOT_FOUND 127
 
-enum { LIMIT, LMS, DEVICE, OBSERVE, MANAGE, NO_CHILDREN, TRACE, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
+enum { LIMIT, LMS, DEVICE, OBSERVE, MANAGE, FRAMEWORK, USES, CALLERS, NO_CHILDREN, TRACE, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
 
 static const hr__option options[] = {
 	[LIMIT] = { "--limit", "SIZE", "the most memory that Headroom, and any program that uses CUDA, takes from each device, such as 26GB" },
@@ -33,6 +34,11 @@ static const hr__option options[] = {
 	             "PyTorch finds a CUDA device" },
 	[OBSERVE] = { "--observe", NULL, "leave all memory where it comes from, also that of PyTorch, and record what the program has from the CUDA driver" },
 	[MANAGE] = { "--manage", NULL, "give programs that use CUDA without Headroom their memory from Headroom's allocator instead of the CUDA driver's" },
+	[FRAMEWORK] = { "--framework", "NAME",
+	                "set the variables with which torch, jax, tensorflow or cupy asks CUDA for each array instead of one large block, and say which; auto "
+	                "chooses by the program's name and arguments" },
+	[USES] = { "--uses", NULL, "record each launch of a kernel with its time and the blocks that its arguments point to, for 'headroom plan'; needs --trace" },
+	[CALLERS] = { "--callers", NULL, "record the function that called CUDA as the scope of a block, where no other name is known" },
 	[NO_CHILDREN] = { "--no-children", NULL, "leave programs that PROGRAM starts alone" },
 	[TRACE] = { "--trace", "FILE",
 	            "record every event of Headroom in the program to FILE, which must not exist. %p in it is the number of the process, %n the first "
@@ -100,7 +106,7 @@ static bool check_trace(const hr__arguments *arguments)
 	char quoted[HR__QUOTE_BYTES];
 	hr_profiler_options parsed;
 	hr_profiler_options_init(&parsed);
-	static const int needs_trace[] = { STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
+	static const int needs_trace[] = { USES, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
 	for (size_t i = 0; i < sizeof needs_trace / sizeof *needs_trace && !path; i++) {
 		if (!hr__arguments_has(arguments, needs_trace[i])) continue;
 		hr__complain("run: %s is for a recording; name its file with --trace FILE", options[needs_trace[i]].name);
@@ -168,6 +174,9 @@ static bool set_settings(const hr__arguments *arguments, bool *python)
 	if (hr__arguments_has(arguments, NO_CHILDREN) && !set("HEADROOM_RUN_CHILDREN", "0")) return false;
 	const char *run = getenv("HEADROOM_RUN");
 	if (hr__arguments_has(arguments, MANAGE) && !(run && strcmp(run, "0") == 0) && !set("HEADROOM_RUN", "manage")) return false;
+	if (hr__arguments_has(arguments, USES) && !set("HEADROOM_RUN_USES", "1")) return false;
+	if (hr__arguments_has(arguments, CALLERS) && !set("HEADROOM_RUN_CALLERS", "1")) return false;
+	if (arguments->values[FRAMEWORK] && !hr__framework_set(arguments->values[FRAMEWORK], arguments->rest)) return false;
 	if (hr__arguments_has(arguments, OBSERVE) || (device && strcmp(device, "none") == 0)) return true;
 	*python = hr__python_hook_set(device != NULL);
 	return *python || !device;
@@ -195,7 +204,9 @@ static int run(const hr__arguments *arguments)
 	const char *name = arguments->rest[0];
 	bool python = false;
 	if (!check_trace(arguments) || !check_settings(arguments) || !set_environment(arguments) || !set_settings(arguments, &python)) return HR__EXIT_BAD;
-	bool required = hr__arguments_has(arguments, OBSERVE) || hr__arguments_has(arguments, MANAGE);
+	static const int for_cuda[] = { OBSERVE, MANAGE, USES, CALLERS };
+	bool required = false;
+	for (size_t i = 0; i < sizeof for_cuda / sizeof *for_cuda; i++) required = required || hr__arguments_has(arguments, for_cuda[i]);
 	if (!hr__cuda_library_preload(name, required)) return HR__EXIT_BAD;
 	fflush(NULL);
 	bool watched = hr__arguments_has(arguments, LMS) && hr__lms_notice_start(python);
@@ -231,7 +242,8 @@ const hr__command hr__command_run = {
 		"message on standard error says so. The same works without this command: HEADROOM_LIMIT=SIZE, HEADROOM_LMS=1, "
 		"HEADROOM_TORCH_DEVICE=KIND with the package's folder headroom/_start in front of PYTHONPATH, HEADROOM_TRACE=FILE, "
 		"HEADROOM_TRACE_STEPS=LIST, HEADROOM_TRACE_COMPRESS=1, HEADROOM_TRACE_MAX_BYTES=SIZE, HEADROOM_STACKS=DEPTH, "
-		"HEADROOM_TENSORBOARD=DIR, HEADROOM_TOP=1.",
+		"HEADROOM_TENSORBOARD=DIR, HEADROOM_TOP=1; for programs that use CUDA, LD_PRELOAD=.../libheadroom_cuda.so with HEADROOM_LIMIT in bytes, "
+		"HEADROOM_RUN=manage, HEADROOM_RUN_CALLERS=1, HEADROOM_RUN_USES=1.",
 	.examples = "headroom run --limit 26GB --lms -- python train.py\n"
 				"headroom run --limit 8GB --lms --device cpu --trace out.hrt -- python train.py\n"
 				"headroom run --trace out.hrt -- ./train --batch 64\n"
@@ -239,7 +251,9 @@ const hr__command hr__command_run = {
 				"headroom run --trace out.hrt --max-bytes 2GiB -- ./serve\n"
 				"headroom run --trace out.hrt --stacks 16 -- ./train\n"
 				"headroom run --trace out.hrt --tensorboard logs -- ./train\n"
-				"headroom run --observe --limit 8GiB -- python jax_train.py\n"
+				"headroom run --observe --limit 8GiB --framework jax -- python train.py\n"
+				"headroom run --manage -- ./train\n"
+				"headroom run --uses --trace out.hrt -- ./train\n"
 				"headroom run -- ./train",
 	.exits = "that of the program; 126 or 127 when it cannot be started, 2 wrong usage",
 	.least_operands = 1,

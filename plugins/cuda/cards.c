@@ -44,6 +44,12 @@ CUcontext hr__cards_primary(CUdevice device)
 	return primary;
 }
 
+bool hr__cards_exist(void)
+{
+	int count = 0;
+	return hr__driver.cuDeviceGetCount && hr__driver.cuDeviceGetCount(&count) == HR__CUDA_SUCCESS && count > 0;
+}
+
 /* ---- the backend ---- */
 
 static hr_status card_count(void *config, uint32_t *out)
@@ -142,7 +148,7 @@ static hr_status card_fill(void *device, uint64_t address, uint8_t value, uint64
 hr_status hr__cards_register(bool *on_gpu)
 {
 	hr_backend table;
-	uint32_t unused;
+	uint32_t count;
 	hr_backend_init(&table);
 	table.version = HR_BACKEND_VERSION;
 	table.name = "cuda_program";
@@ -155,7 +161,8 @@ hr_status hr__cards_register(bool *on_gpu)
 	table.plain_free = card_plain_free;
 	table.copy = card_copy;
 	table.fill = card_fill;
-	card_count(NULL, &unused); /* for hr__cards_index */
+	card_count(NULL, &count); /* for hr__cards_index */
+	if (!count) return hr_backend_set_error(HR_NO_SUCH_DEVICE, "the CUDA driver does not tell its devices");
 	hr_status status = hr_backend_register(&table, NULL);
 	*on_gpu = status == HR_IN_USE;
 	return status == HR_IN_USE ? HR_OK : status;

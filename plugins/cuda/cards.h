@@ -10,6 +10,9 @@
 #define HR__CARDS_MAX 64
 #define HR__CARDS_TYPE "CUDA"
 
+/* Whether the driver has been initialised, and has devices. */
+bool hr__cards_exist(void);
+
 /* Registers them as CUDA:0 and up. *on_gpu: not possible, because the program uses libheadroom's devices already; its GPU:0 and up are the same
  * cards. */
 hr_status hr__cards_register(bool *on_gpu);

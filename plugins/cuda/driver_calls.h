@@ -13,8 +13,19 @@
 
 typedef struct CUfunc_st *CUfunction;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUkern_st *CUkernel;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUlib_st *CUlibrary;
+typedef struct CUlaunchAttribute_st CUlaunchAttribute;
 typedef int CUpointer_attribute;
 typedef int CUstreamCaptureStatus;
+
+typedef struct CUlaunchConfig {
+	unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+	CUstream hStream;
+	CUlaunchAttribute *attrs;
+	unsigned int numAttrs;
+} CUlaunchConfig;
 
 /* ---- symbol, name, first version of the signature, parameters ---- */
 
@@ -38,6 +49,8 @@ typedef int CUstreamCaptureStatus;
 	X(cuPointerGetAttribute, cuPointerGetAttribute, 4000, (void *, CUpointer_attribute, CUdeviceptr))                                                 \
 	X(cuPointerGetAttributes, cuPointerGetAttributes, 7000, (unsigned int, CUpointer_attribute *, void **, CUdeviceptr))                              \
 	X(cuStreamDestroy_v2, cuStreamDestroy, 4000, (CUstream))                                                                                          \
+	X(cuModuleUnload, cuModuleUnload, 2000, (CUmodule))                                                                                               \
+	X(cuLibraryUnload, cuLibraryUnload, 12000, (CUlibrary))                                                                                           \
 	X(cuCtxDestroy_v2, cuCtxDestroy, 4000, (CUcontext))                                                                                               \
 	X(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease, 11000, (CUdevice))                                                                     \
 	X(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000, (CUdevice))                                                                         \
@@ -45,10 +58,19 @@ typedef int CUstreamCaptureStatus;
 	X(cuGetProcAddress_v2, cuGetProcAddress, 12000, (const char *, void **, int, unsigned long long, int *))
 
 /* With a stream: the symbol with _ptsz is the variant in which stream 0 is the thread's own default stream. */
-#define HR__ANSWERED_STREAM(X)                                                                              \
+#define HR__ANSWERED_STREAM(X) HR__ANSWERED_ASYNC(X) HR__ANSWERED_LAUNCHES(X)
+
+#define HR__ANSWERED_ASYNC(X)                                                                               \
 	X(cuMemAllocAsync, cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream))                           \
 	X(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, 11020, (CUdeviceptr *, size_t, CUmemoryPool, CUstream)) \
 	X(cuMemFreeAsync, cuMemFreeAsync, 11020, (CUdeviceptr, CUstream))
+
+#define HR__ANSWERED_LAUNCHES(X)                                                                                                                           \
+	X(cuLaunchKernel, cuLaunchKernel, 4000,                                                                                                                \
+	  (CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, CUstream, void **, void **))          \
+	X(cuLaunchKernelEx, cuLaunchKernelEx, 11060, (const CUlaunchConfig *, CUfunction, void **, void **))                                                   \
+	X(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, 9000,                                                                                          \
+	  (CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, CUstream, void **))
 
 /* ---- symbol, parameters: calls that are made but not answered ---- */
 
@@ -62,6 +84,15 @@ typedef int CUstreamCaptureStatus;
 	X(cuCtxPopCurrent_v2, (CUcontext *))                          \
 	X(cuCtxSynchronize, (void))                                   \
 	X(cuStreamIsCapturing, (CUstream, CUstreamCaptureStatus *))   \
+	X(cuEventCreate, (CUevent *, unsigned int))                   \
+	X(cuEventDestroy_v2, (CUevent))                               \
+	X(cuEventRecord, (CUevent, CUstream))                         \
+	X(cuEventSynchronize, (CUevent))                              \
+	X(cuEventElapsedTime, (float *, CUevent, CUevent))            \
+	X(cuFuncGetName, (const char **, CUfunction))                 \
+	X(cuKernelGetName, (const char **, CUkernel))                 \
+	X(cuFuncGetParamInfo, (CUfunction, size_t, size_t *, size_t *)) \
+	X(cuKernelGetParamInfo, (CUkernel, size_t, size_t *, size_t *)) \
 	X(cuDevicePrimaryCtxGetState, (CUdevice, unsigned int *, int *)) \
 	X(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice))
 

@@ -21,7 +21,9 @@
 #include "driver.h"
 #include "headroom_backend.h"
 #include "headroom_oom.h"
+#include "launches.h"
 #include "manage.h"
+#include "names.h"
 #include "settings.h"
 
 #define KIND "driver"
@@ -118,6 +120,7 @@ static bool is_started(void)
 {
 	int now = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
 	if (now != NOT_STARTED) return now == STARTED;
+	if (!hr__cards_exist()) return false; /* the program has not called cuInit yet */
 	pthread_mutex_lock(&lock);
 	if (state == NOT_STARTED) __atomic_store_n(&state, start_session() ? STARTED : FAILED, __ATOMIC_RELEASE);
 	now = state;
@@ -211,6 +214,7 @@ bool hr__ledger_locate(hr__ledger_request *request)
 void hr__ledger_name(const hr__ledger_request *request, hr_request *named)
 {
 	named->op = named->tag = hr_name_intern(request->call);
+	named->scope = hr__names_scope();
 }
 
 /* hr_alloc of [request], with [address] as its outcome; 0 = the driver has refused. */
@@ -242,7 +246,10 @@ bool hr__ledger_add(const hr__ledger_request *request, uint64_t address)
 	if (!allocator.id) return true;
 	hr_status status = tell(allocator, request, address);
 	hr__block block = { .address = address, .bytes = request->bytes, .allocator = allocator, .context = request->context };
-	if (status == HR_OK && hr__blocks_add(&block)) return true;
+	if (status == HR_OK && hr__blocks_add(&block)) {
+		if (request->kind != HR__LEDGER_HOST) hr__launches_expect(allocator, address);
+		return true;
+	}
 	uint64_t limit, used;
 	bool limited = request->kind == HR__LEDGER_DEVICE && hr__ledger_get_limit(request->device, &limit, &used);
 	if (status == HR_OUT_OF_MEMORY && limited) return false;
@@ -262,6 +269,7 @@ CUresult hr__ledger_free(uint64_t address, CUresult (*call)(void *context), void
 {
 	hr__block block;
 	if (!hr__blocks_take(address, &block)) return call(context);
+	hr__launches_forget(address);
 	action = (struct ledger_action){ .inside = true, .give_back = call, .context = context };
 	hr_free(block.allocator, (void *)(uintptr_t)address, HR_STREAM_HOST);
 	struct ledger_action done = action;

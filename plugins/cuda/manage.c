@@ -11,7 +11,7 @@
 
 #include "cards.h"
 #include "driver.h"
-#include "headroom_oom.h"
+#include "launches.h"
 #include "settings.h"
 
 #define LEGACY_STREAM ((CUstream)1)
@@ -144,7 +144,10 @@ static bool take(managed_card *card, const hr__ledger_request *request, hr_strea
 	*status = hr_alloc(card->allocator, &wanted, out);
 	if (*status != HR_OK) return false;
 	hr__block block = { .address = (uintptr_t)*out, .bytes = request->bytes, .allocator = card->allocator, .context = request->context, .managed = true };
-	if (hr__blocks_add(&block)) return true;
+	if (hr__blocks_add(&block)) {
+		hr__launches_expect(card->allocator, block.address);
+		return true;
+	}
 	hr_free(card->allocator, *out, stream);
 	return false;
 }
@@ -186,6 +189,7 @@ bool hr__manage_free(CUdeviceptr address, const hr__manage_order *order, CUresul
 	else if (!stream_for(card, order, &stream) || !order->by_stream) stream = HR_STREAM_HOST, *result = synchronise(block.context);
 	/* Another thread may free the same block meanwhile: one of them takes it. */
 	if (*result == HR__CUDA_SUCCESS && !hr__blocks_take(address, &block)) *result = HR__CUDA_ERROR_INVALID_VALUE;
+	hr__launches_forget(address);
 	if (*result == HR__CUDA_SUCCESS && hr_free(block.allocator, (void *)(uintptr_t)address, stream) != HR_OK) *result = HR__CUDA_ERROR_UNKNOWN;
 	return true;
 }

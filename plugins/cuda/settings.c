@@ -50,11 +50,18 @@ static void leave_children_alone(void)
 	if (to == list) unsetenv("LD_PRELOAD");
 }
 
+static bool is_set(const char *text)
+{
+	return text && text[0] && strcmp(text, "0") != 0;
+}
+
 static void read_environment(void)
 {
 	const char *run = secure_getenv("HEADROOM_RUN"), *children = secure_getenv("HEADROOM_RUN_CHILDREN"), *report = secure_getenv("HEADROOM_OOM_REPORT");
 	settings.on = !run || strcmp(run, "0") != 0;
 	settings.manage = run && strcmp(run, "manage") == 0;
+	settings.callers = is_set(secure_getenv("HEADROOM_RUN_CALLERS"));
+	settings.uses = is_set(secure_getenv("HEADROOM_RUN_USES"));
 	settings.limit = read_bytes(secure_getenv("HEADROOM_LIMIT"));
 	settings.reports = report && report[0];
 	if (children && strcmp(children, "0") == 0) leave_children_alone();

@@ -8,6 +8,8 @@
 typedef struct hr__settings {
 	bool on;        /* false: HEADROOM_RUN=0; every call goes to the driver */
 	bool manage;    /* HEADROOM_RUN=manage: memory comes from libheadroom's allocator */
+	bool callers;   /* HEADROOM_RUN_CALLERS=1: the caller's symbol is the scope */
+	bool uses;      /* HEADROOM_RUN_USES=1: recordings have the launches */
 	uint64_t limit; /* bytes of each card, from HEADROOM_LIMIT; 0 = none */
 	bool reports;   /* HEADROOM_OOM_REPORT is set: libheadroom writes the reports */
 } hr__settings;

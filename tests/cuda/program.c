@@ -49,6 +49,7 @@ static bool obtain_linked(program_calls *out)
 	out->fail_nth = fake_cuda_fail_nth;
 	out->count_calls = fake_cuda_calls;
 	out->failed = fake_cuda_failed;
+	out->make_kernel = fake_cuda_make_kernel;
 	out->set_capturing = fake_cuda_set_capturing;
 	return true;
 }
@@ -118,6 +119,75 @@ static CUresult use_headroom(size_t bytes)
 	void *block;
 	bool done = hr_allocator_get_default_ && hr_allocator_get_default_("GPU:0", &allocator) == HR_OK && hr_alloc_bytes_(allocator, bytes, &block) == HR_OK;
 	return done ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_UNKNOWN;
+}
+
+/* ---- kernels and ranges ---- */
+
+/* A kernel (float *, { int, pad, float * }, int), launched by one of the calls with the blocks of [slot] and the next one, [way]: 0 cuLaunchKernel,
+ * 1 with a CUkernel, 2 cuLaunchKernelEx, 3 cuLaunchCooperativeKernel, 4 with the arguments in a buffer, 5 with an address inside the first block. */
+static CUresult launch(int slot, size_t way)
+{
+	static CUfunction function, kernel;
+	static const size_t sizes[] = { 8, 16, 4 };
+	if (!function) function = cu.make_kernel("_Z4scalePf6vectori", 0, 3, sizes);
+	if (!kernel) kernel = cu.make_kernel("add_kernel", 1, 3, sizes);
+	struct { CUdeviceptr first; uint64_t second[2]; uint64_t third; } buffer = { slots[slot].address + (way == 5 ? 16 : 0), { 4, slots[slot + 1].address }, 7 };
+	void *arguments[] = { &buffer.first, buffer.second, &buffer.third };
+	size_t size = sizeof buffer;
+	void *extra[] = { (void *)1, &buffer, (void *)2, &size, NULL };
+	CUlaunchConfig config = { 1, 1, 1, 1, 1, 1, 0, stream, NULL, 0 };
+	switch (way) {
+	case 2: return cu.cuLaunchKernelEx(&config, function, arguments, NULL);
+	case 3: return cu.cuLaunchCooperativeKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments);
+	case 4: return cu.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, extra);
+	default: return cu.cuLaunchKernel(way == 1 ? kernel : function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
+	}
+}
+
+/* The functions of NVTX, as its header keeps them: NULL until an injected library has filled them in. */
+static int (*nvtx_push)(const char *);
+static int (*nvtx_pop)(void);
+
+static int get_nvtx_table(int module, void (***table)(void), unsigned int *size)
+{
+	static void (**slots_of_core[16])(void);
+	slots_of_core[9] = (void (**)(void))&nvtx_push;
+	slots_of_core[11] = (void (**)(void))&nvtx_pop;
+	*table = (void (**)(void))slots_of_core;
+	*size = module == 1 ? 16 : 0;
+	return module == 1;
+}
+
+static const void *get_nvtx_export(uint32_t id)
+{
+	static const struct { size_t size; int (*get)(int, void (***)(void), unsigned int *); } callbacks = { sizeof callbacks, get_nvtx_table };
+	return id == 1 ? &callbacks : NULL;
+}
+
+static CUresult start_nvtx(void)
+{
+	const char *path = getenv("NVTX_INJECTION64_PATH");
+	void *library = path ? dlopen(path, RTLD_LAZY) : NULL;
+	int (*initialise)(const void *(*)(uint32_t));
+	void *found = library ? dlsym(library, "InitializeInjectionNvtx2") : NULL;
+	memcpy(&initialise, &found, sizeof found);
+	return found && initialise(get_nvtx_export) ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_UNKNOWN;
+}
+
+static void *allocate_in_thread(void *slot)
+{
+	pthread_setname_np(pthread_self(), "loader");
+	bool failed = cu.other_cuCtxSetCurrent(primary) != HR__CUDA_SUCCESS || cu.cuMemAlloc_v2(&slots[(uintptr_t)slot].address, 4096) != HR__CUDA_SUCCESS;
+	return (void *)(uintptr_t)failed;
+}
+
+static CUresult allocate_in_named_thread(int slot)
+{
+	pthread_t thread;
+	void *failed;
+	if (pthread_create(&thread, NULL, allocate_in_thread, (void *)(uintptr_t)slot) != 0) abort();
+	pthread_join(thread, &failed);
+	return failed ? HR__CUDA_ERROR_UNKNOWN : HR__CUDA_SUCCESS;
 }
 
 /* ---- commands ---- */
@@ -254,7 +324,7 @@ static CUresult run(const char *word, int slot, size_t bytes)
 {
 	CUdeviceptr *address = &slots[slot].address;
 	size_t pitch;
-	if (bytes && !IS("range") && !IS("same")) slots[slot].bytes = bytes;
+	if (bytes && !IS("range") && !IS("same") && !IS("launch")) slots[slot].bytes = bytes;
 	if (IS("start")) return start();
 	if (IS("alloc")) return cu.cuMemAlloc_v2(address, bytes);
 	if (IS("free")) return cu.cuMemFree_v2(*address);
@@ -290,6 +360,12 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("fail")) return cu.fail_nth((unsigned long long)slot, (CUresult)bytes), HR__CUDA_SUCCESS;
 	if (IS("contents")) return check_contents(*address, slots[slot].bytes, slot + 1);
 	if (IS("range")) return print_range(*address, bytes);
+	if (IS("launch")) return launch(slot, bytes);
+	if (IS("unload")) return cu.cuModuleUnload((CUmodule)1);
+	if (IS("nvtx")) return start_nvtx();
+	if (IS("push")) return nvtx_push(slot ? "backward" : "step"), HR__CUDA_SUCCESS;
+	if (IS("pop")) return nvtx_pop(), HR__CUDA_SUCCESS;
+	if (IS("thread")) return allocate_in_named_thread(slot);
 	if (IS("same")) return printf("same %d\n", slots[slot].address == slots[bytes].address), HR__CUDA_SUCCESS;
 	if (IS("current")) return cu.other_cuCtxSetCurrent(primary);
 	if (IS("capture")) return cu.set_capturing(stream, slot), HR__CUDA_SUCCESS;

@@ -18,6 +18,7 @@ typedef struct program_calls {
 	void (*fail_nth)(unsigned long long nth, CUresult result);
 	unsigned long long (*count_calls)(void);
 	const char *(*failed)(void);
+	CUfunction (*make_kernel)(const char *name, int of_library, size_t count, const size_t *sizes);
 	void (*set_capturing)(CUstream stream, int capturing);
 } program_calls;
 

@@ -322,6 +322,144 @@ class Manage(Run):
         self.assertIn("the memory of CUDA device 0 is not managed", result.stderr)
 
 
+class Names(Run):
+    """Who asks for memory, and which kernels use it."""
+
+    LAUNCHES = ["launch:0:0", "launch:0:1", "launch:0:2", "launch:0:3", "launch:0:4", "launch:0:5"]
+
+    def recorded(self, *commands, way="proc", options=(), **extra):
+        path = self.folder / f"{len(list(self.folder.iterdir()))}.hrt"
+        lines = self.lines(self.observe(way, *commands, options=("--trace", path, *options), **extra))
+        shown = run("report", path, "--view", "tensors", "--json", "--max-rows", "1000")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        return lines, [row for report in json.loads(shown.stdout)["reports"] for row in report["tensors"]["rows"]], path
+
+    def named(self, rows, size):
+        return {(row["op"], row["scope"], row["tag"]) for row in rows if row["bytes"] == size}
+
+    def test_blocks_are_named_after_the_kernel_that_is_launched_next(self):
+        for way in ("proc", "ptsz"):
+            _, rows, _ = self.recorded("start", "stream", "alloc:0:1000", "async:1:5000", "launch:0:0", "alloc:2:77", "launch:0:1", "alloc:3:5", way=way)
+            self.assertIn(("cuMemAlloc", "", "_Z4scalePf6vectori"), self.named(rows, 1000))
+            self.assertIn(("cuMemAllocAsync", "", "_Z4scalePf6vectori"), self.named(rows, 5000))
+            self.assertIn(("cuMemAlloc", "", "add_kernel"), self.named(rows, 77))
+            self.assertEqual(self.named(rows, 5), {("cuMemAlloc", "", "cuMemAlloc")})
+
+    def test_launches_are_those_of_the_driver(self):
+        commands = ["start", "stream", "launch:8:0", "alloc:0:1000", "alloc:1:1000", *self.LAUNCHES, "sync", "unload", "launch:0:0"]
+        for options in ((), ("--manage",), ("--uses", "--trace", self.folder / "u%n.hrt")):
+            plain = run_plain("proc", *commands)
+            self.assertEqual(plain.stdout.splitlines(), ["launch:0:0 -> 400", "end"])
+            result = self.under(program("proc") + commands, *options)
+            self.assertEqual((result.stdout, result.stderr), (plain.stdout, ""))
+
+    def test_ranges_are_scopes(self):
+        _, rows, _ = self.recorded("start", "nvtx", "push:0", "alloc:0:1000", "push:1", "alloc:1:77", "pop", "alloc:2:5", "pop", "pop", "alloc:3:6")
+        self.assertEqual({row["bytes"]: row["scope"] for row in rows}, {1000: "step", 77: "step/backward", 5: "step", 6: ""})
+
+    def test_more_ranges_than_scopes_nest(self):
+        _, rows, _ = self.recorded("start", "nvtx", *["push:0"] * 100, *["pop"] * 99, "alloc:0:5", "pop", "alloc:1:6")
+        self.assertEqual({row["bytes"]: row["scope"] for row in rows}, {5: "step", 6: ""})
+
+    def test_another_tool_keeps_its_injection(self):
+        shell = ["sh", "-c", 'printf %s "$NVTX_INJECTION64_PATH"']
+        self.assertEqual(self.under(shell, NVTX_INJECTION64_PATH="/tool.so").stdout, "/tool.so")
+        self.assertEqual(self.under(shell).stdout, str(LIBRARY.resolve()))
+
+    def test_a_thread_is_named(self):
+        _, rows, _ = self.recorded("start", "thread:0", "alloc:1:5")
+        self.assertEqual({row["bytes"]: row["scope"] for row in rows}, {4096: "thread loader", 5: ""})
+
+    def test_callers_are_named_on_request(self):
+        _, rows, _ = self.recorded("start", "alloc:0:5")
+        self.assertEqual(rows[0]["scope"], "")
+        _, rows, _ = self.recorded("start", "alloc:0:5", options=("--callers",))
+        self.assertIn("cuda_program", rows[0]["scope"])
+
+    def test_the_line_of_python_that_asks(self):
+        # With PyDLL a thread keeps the interpreter's lock during the call, with CDLL it does not, and nothing may be asked.
+        script = self.folder / "loop.py"
+        script.write_text("import ctypes\n"
+                          "for kind, size in (ctypes.PyDLL, 1000), (ctypes.CDLL, 77):\n"
+                          "    cuda = kind('libcuda.so.1')\n"
+                          "    context, address = ctypes.c_void_p(), ctypes.c_uint64()\n"
+                          "    assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0\n"
+                          "    assert cuda.cuCtxSetCurrent(context) == 0\n"
+                          "    assert cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0\n"
+                          "print('end')\n")
+        path = self.folder / "p.hrt"
+        self.lines(self.under([sys.executable, script], "--observe", "--trace", path))
+        shown = json.loads(run("report", path, "--view", "tensors", "--json").stdout)
+        rows = [row for report in shown["reports"] for row in report["tensors"]["rows"]]
+        self.assertEqual({row["bytes"]: row["scope"] for row in rows}, {1000: "loop.py:7", 77: ""})
+
+    def test_uses_of_every_kind_of_launch(self):
+        # Two blocks, six launches, each a read and a write of both.
+        for way in ("proc", "ptsz", "link"):
+            lines, rows, path = self.recorded("start", "stream", "alloc:0:1000", "async:1:5000", *self.LAUNCHES, "sync", "stats", way=way, options=("--uses",))
+            self.assertEqual(lines, ["stats 6000 of 6000"])
+            used = {row["bytes"]: row["uses"] for row in rows if row["uses"]}
+            self.assertEqual(used, {1000: 12, 5000: 12})
+            ops = json.loads(run("report", path, "--view", "op", "--json").stdout)["reports"][0]
+            counts = {row["name"]: row["occurrence"] for row in ops["op"]["rows"] if row["occurrence"]}
+            self.assertEqual(counts, {"_Z4scalePf6vectori": 5, "add_kernel": 1})
+            planned = run("plan", path, "--limit", "1GiB")
+            self.assertEqual(planned.returncode, 0, planned.stderr)
+
+    def test_uses_of_managed_blocks(self):
+        path = self.folder / "m.hrt"
+        self.lines(self.under(program("proc") + ["start", "stream", "alloc:0:1000", "async:1:5000", *self.LAUNCHES, "sync"], "--manage", "--uses", "--trace", path))
+        shown = json.loads(run("report", path, "--view", "tensors", "--json").stdout)
+        self.assertEqual(sum(row["uses"] for report in shown["reports"] for row in report["tensors"]["rows"]), 24)
+
+    def test_every_driver_call_may_fail_during_launches(self):
+        commands = ["stream", "alloc:0:1000", "alloc:1:77", "launch:0:0", "launch:0:1", "sync", "free:0", "free:1", "stats"]
+        for nth in range(1, 70):
+            path = self.folder / f"f{nth}.hrt"
+            result = self.observe("proc", "start", f"fail:{nth}:999", *commands, options=("--uses", "--trace", path))
+            self.assertEqual(result.returncode, 0, nth)
+            self.assertLessEqual(len(result.stderr.splitlines()), 1, (nth, result.stderr))
+            failed = [line for line in result.stdout.splitlines() if "->" in line]
+            self.assertTrue(all(line.split("-> ")[1] in ("999", "1", "400") for line in failed), (nth, failed))
+            if path.exists():  # else a line says why the program runs without Headroom
+                self.assertEqual(run("report", path).returncode, 0)
+            else:
+                self.assertIn("the program ", result.stderr)
+
+    def test_uses_need_a_recording(self):
+        result = self.observe("proc", options=("--uses",))
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--uses is for a recording", result.stderr)
+
+
+class Frameworks(Run):
+    SHOW = ["sh", "-c", 'echo "$PYTORCH_NO_CUDA_MEMORY_CACHING $XLA_PYTHON_CLIENT_ALLOCATOR $XLA_PYTHON_CLIENT_PREALLOCATE $TF_GPU_ALLOCATOR $TF_FORCE_GPU_ALLOW_GROWTH"']
+
+    def test_variables_are_set_and_said(self):
+        for name, values, said in (("torch", "1    ", "PYTORCH_NO_CUDA_MEMORY_CACHING=1"),
+                                   ("jax", " platform false  ", "XLA_PYTHON_CLIENT_ALLOCATOR=platform XLA_PYTHON_CLIENT_PREALLOCATE=false"),
+                                   ("tensorflow", "   cuda_malloc_async true", "TF_GPU_ALLOCATOR=cuda_malloc_async TF_FORCE_GPU_ALLOW_GROWTH=true")):
+            result = self.under(self.SHOW, "--framework", name)
+            self.assertEqual((result.stdout, result.stderr), (f"{values}\n", f"headroom: run: --framework {name}: {said}\n"))
+        self.assertIn("set_allocator(None)", self.under(self.SHOW, "--framework", "cupy").stderr)
+
+    def test_what_is_set_already_stays(self):
+        result = self.under(self.SHOW, "--framework", "jax", XLA_PYTHON_CLIENT_PREALLOCATE="true")
+        self.assertEqual(result.stderr, "headroom: run: --framework jax: XLA_PYTHON_CLIENT_ALLOCATOR=platform XLA_PYTHON_CLIENT_PREALLOCATE=true\n")
+
+    def test_auto_reads_what_the_script_imports(self):
+        for text, name in (("import torchvision\nfrom jax import numpy\n", "jax"), ("x = 1\n  import torch\n", "torch"), ("import os\n", None)):
+            script = self.folder / "train.py"
+            script.write_text(text)
+            result = self.under(["true", "--flag", script], "--framework", "auto")
+            self.assertIn(f"--framework {name}:" if name else "nothing is set", result.stderr)
+            self.assertEqual((result.returncode, len(result.stderr.splitlines())), (0, 1))
+
+    def test_another_name_is_an_error(self):
+        result = self.under(["true"], "--framework", "mxnet")
+        self.assertEqual((result.returncode, result.stderr), (2, 'headroom: run: --framework is auto, torch, jax, tensorflow or cupy, not "mxnet"\n'))
+
+
 class Alone(Run):
     """What Headroom must leave alone."""
 
@@ -353,6 +491,10 @@ class Alone(Run):
 
     def test_a_driver_that_does_not_start(self):
         self.assertEqual(self.lines(self.observe("proc", "start", "alloc:0:4096", FAKE_CUDA_INIT="803")), ["start -> 803", "alloc:0:4096 -> 3"])
+
+    def test_calls_before_the_driver_is_initialised(self):
+        lines = self.lines(self.observe("proc", "info", "alloc:0:5", "free:0", "start", "alloc:0:1000", "stats"))
+        self.assertEqual(lines, ["info -> 3", "alloc:0:5 -> 3", "free:0 -> 3", "stats 1000 of 1000"])
 
     def test_a_fork_does_what_it_does_without_headroom(self):
         lines = self.lines(self.observe("proc", "start", "alloc:0:1000", "fork", "stats"))

@@ -48,6 +48,9 @@ const char *fake_cuda_failed(void);
 /* Advances the clock of event times by [ns]. */
 void fake_cuda_advance_clock(uint64_t ns);
 
+/* A kernel with [count] parameters of these sizes. [of_library]: its handle is a CUkernel, which launches accept too. */
+CUfunction fake_cuda_make_kernel(const char *name, int of_library, size_t count, const size_t *sizes);
+
 /* Makes a stream look as if it recorded a graph, or not. Work for it fails meanwhile, except what does not enter the graph. */
 void fake_cuda_set_capturing(CUstream stream, int capturing);
 

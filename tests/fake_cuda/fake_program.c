@@ -291,7 +291,9 @@ static CUresult find(const char *name, void **out, int version, unsigned long lo
 {
 	static const found_call versioned[] = {
 		HR__ANSWERED_PLAIN(ROW)
-#ifndef FAKE_CUDA_OLD
+#ifdef FAKE_CUDA_OLD
+		HR__ANSWERED_LAUNCHES(ROWS)
+#else
 		HR__ANSWERED_STREAM(ROWS)
 #endif
 	};

@@ -1,0 +1,96 @@
+/* kernels.c - see kernels.h. Records are never freed, because other threads may be using them; there is one for each kernel of the program. */
+#define _GNU_SOURCE
+#include "kernels.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver.h"
+#include "loader.h"
+
+#define SLOTS 16384u /* a power of two; kernels beyond three quarters of it have no record */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static hr__kernel *slots[SLOTS]; /* stored with release */
+static uint32_t count;
+
+/* The demangled name, if the C++ library is in the process. */
+static hr_name intern_demangled(const char *text)
+{
+	char *(*demangle)(const char *, char *, size_t *, int *);
+	void *found = hr__loader_symbol(RTLD_DEFAULT, "__cxa_demangle");
+	int status = -1;
+	memcpy(&demangle, &found, sizeof found);
+	char *plain = found ? demangle(text, NULL, NULL, &status) : NULL;
+	hr_name name = hr_name_intern(plain && status == 0 ? plain : text);
+	free(plain);
+	return name;
+}
+
+/* What a launch passes may be a function of a module or a kernel of a library; each call refuses the other kind. */
+static hr_name name_of(CUfunction function)
+{
+	const char *text = NULL;
+	CUresult result = hr__driver.cuFuncGetName ? hr__driver.cuFuncGetName(&text, function) : HR__CUDA_ERROR_NOT_FOUND;
+	if (result != HR__CUDA_SUCCESS && hr__driver.cuKernelGetName) result = hr__driver.cuKernelGetName(&text, (CUkernel)(void *)function);
+	return result == HR__CUDA_SUCCESS && text ? intern_demangled(text) : hr_name_intern("kernel");
+}
+
+static bool get_parameter(CUfunction function, size_t index, size_t *offset, size_t *size)
+{
+	if (hr__driver.cuFuncGetParamInfo && hr__driver.cuFuncGetParamInfo(function, index, offset, size) == HR__CUDA_SUCCESS) return true;
+	return hr__driver.cuKernelGetParamInfo && hr__driver.cuKernelGetParamInfo((CUkernel)(void *)function, index, offset, size) == HR__CUDA_SUCCESS;
+}
+
+static hr__kernel *make(CUfunction function)
+{
+	size_t offset, size;
+	hr__kernel *made = calloc(1, sizeof *made);
+	if (!made) return NULL;
+	made->function = function;
+	made->name = name_of(function);
+	while (made->parameter_count < HR__KERNEL_PARAMETERS_MAX && get_parameter(function, made->parameter_count, &offset, &size)) {
+		made->offsets[made->parameter_count] = (uint32_t)offset;
+		made->sizes[made->parameter_count++] = (uint32_t)size;
+	}
+	return made;
+}
+
+static uint32_t home_of(CUfunction function)
+{
+	return (uint32_t)((uint64_t)(uintptr_t)function * UINT64_C(0x9E3779B97F4A7C15) >> 40) & (SLOTS - 1);
+}
+
+/* The slot of [function], or the empty one where it would be. */
+static uint32_t slot_of(CUfunction function)
+{
+	uint32_t at = home_of(function);
+	const hr__kernel *found;
+	while ((found = __atomic_load_n(&slots[at], __ATOMIC_ACQUIRE)) != NULL && found->function != function) at = (at + 1) & (SLOTS - 1);
+	return at;
+}
+
+hr__kernel *hr__kernels_get(CUfunction function)
+{
+	hr__kernel *found = __atomic_load_n(&slots[slot_of(function)], __ATOMIC_ACQUIRE);
+	if (found) return found;
+	pthread_mutex_lock(&lock);
+	uint32_t at = slot_of(function);
+	found = slots[at];
+	if (!found && count < SLOTS / 4 * 3 && (found = make(function)) != NULL) {
+		count++;
+		__atomic_store_n(&slots[at], found, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+void hr__kernels_forget(void)
+{
+	pthread_mutex_lock(&lock);
+	for (uint32_t i = 0; i < SLOTS; i++) __atomic_store_n(&slots[i], NULL, __ATOMIC_RELEASE);
+	count = 0;
+	pthread_mutex_unlock(&lock);
+}
