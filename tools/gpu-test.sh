@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the conformance suite on this machine's GPU, and again under compute-sanitizer if that is installed. Without a GPU the suite runs
 # on the other devices, including the emulated one, and reports that. Needs gcc and CMake; installs nothing.
-#   tools/gpu-test.sh [build] [devices] [conformance] [memcheck] [beside] [oom] [torch]
+#   tools/gpu-test.sh [build] [devices] [conformance] [memcheck] [beside] [oom] [torch] [programs]
 #
 # HEADROOM_REQUIRE_GPU=1  no GPU is a failure
 # HR_TEST_SCALE           multiplies the counts of the tests (default 1)
@@ -125,8 +125,14 @@ stage_torch() {
 	return $rc
 }
 
+# Programs that use CUDA without Headroom, under `headroom run`.
+stage_programs() {
+	if [ "$(gpu_backend $build)" != cuda ]; then note="skipped: no GPU"; return 0; fi
+	build $build product && HEADROOM_COMMAND=$PWD/$build/headroom "${HEADROOM_TORCH_PYTHON:-python3}" tests/gpu/test_cuda_programs.py
+}
+
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(build devices conformance memcheck beside oom torch)
+[ ${#stages[@]} -gt 0 ] || stages=(build devices conformance memcheck beside oom torch programs)
 start=$SECONDS
 summary=() failed=0
 for stage in "${stages[@]}"; do

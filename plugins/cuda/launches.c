@@ -157,7 +157,7 @@ typedef struct noted_launch {
 
 static void begin_launch(noted_launch *launch, CUfunction function, CUstream stream, void **arguments, void **extra)
 {
-	*launch = (noted_launch){ NULL };
+	*launch = (noted_launch){ .kernel = NULL };
 	bool uses = hr__settings_get()->uses && hr__trace_is_on();
 	if ((!expected.count && !uses) || !hr__ledger_is_on()) return;
 	hr__kernel *kernel = hr__kernels_get(function);
@@ -195,7 +195,7 @@ static CUstream of_variant(CUstream stream, bool per_thread)
 	}                                                                                                                                                        \
 	CUresult cuLaunchKernelEx##variant(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra)                                    \
 	{                                                                                                                                                        \
-		noted_launch launch = { NULL };                                                                                                                      \
+		noted_launch launch = { .kernel = NULL };                                                                                                            \
 		if (config) begin_launch(&launch, function, of_variant(config->hStream, per_thread), arguments, extra);                                              \
 		return end_launch(&launch, HR__REAL(cuLaunchKernelEx##variant, config, function, arguments, extra));                                                 \
 	}                                                                                                                                                        \

@@ -432,6 +432,29 @@ class Names(Run):
         self.assertIn("--uses is for a recording", result.stderr)
 
 
+class Runtime(Run):
+    """Programs that nvcc makes: CUDA's runtime needs more of the driver than the stand-in has, and says so; it must say the same under headroom run."""
+
+    def test_programs_of_nvcc_do_what_they_do_without_headroom(self):
+        compiler = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+        if not Path(compiler).exists():
+            self.skipTest("there is no nvcc")
+        source = self.folder / "program.cu"
+        source.write_text("#include <cstdio>\n#include <cuda_runtime.h>\n"
+                          "int main() { void *p; cudaError_t e = cudaMalloc(&p, 1000); printf(\"%s\\n\", cudaGetErrorString(e)); return 3; }\n")
+        libraries = str(Path(compiler).resolve().parents[1] / "lib64")
+        for runtime in ("static", "shared"):
+            with self.subTest(runtime):
+                out = self.folder / runtime
+                done = subprocess.run([compiler, "-cudart", runtime, str(source), "-o", str(out)], capture_output=True, text=True)
+                if done.returncode != 0:
+                    self.skipTest(f"nvcc: {done.stderr.splitlines()[-1:]}")
+                paths = f"{DRIVERS / 'whole'}:{libraries}"
+                plain = subprocess.run([str(out)], env=environment(LD_LIBRARY_PATH=paths), capture_output=True, text=True)
+                result = self.under([out], "--observe", LD_LIBRARY_PATH=paths)
+                self.assertEqual((result.returncode, result.stdout, result.stderr), (3, plain.stdout, plain.stderr))
+
+
 class Frameworks(Run):
     SHOW = ["sh", "-c", 'echo "$PYTORCH_NO_CUDA_MEMORY_CACHING $XLA_PYTHON_CLIENT_ALLOCATOR $XLA_PYTHON_CLIENT_PREALLOCATE $TF_GPU_ALLOCATOR $TF_FORCE_GPU_ALLOW_GROWTH"']
 
