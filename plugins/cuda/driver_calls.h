@@ -53,12 +53,15 @@ typedef struct CUlaunchConfig {
 	X(cuLibraryUnload, cuLibraryUnload, 12000, (CUlibrary))                                                                                           \
 	X(cuCtxDestroy_v2, cuCtxDestroy, 4000, (CUcontext))                                                                                               \
 	X(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease, 11000, (CUdevice))                                                                     \
-	X(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000, (CUdevice))                                                                         \
-	X(cuGetProcAddress, cuGetProcAddress, 11030, (const char *, void **, int, unsigned long long))                                                    \
-	X(cuGetProcAddress_v2, cuGetProcAddress, 12000, (const char *, void **, int, unsigned long long, int *))
+	X(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000, (CUdevice))
 
-/* With a stream: the symbol with _ptsz is the variant in which stream 0 is the thread's own default stream. */
-#define HR__ANSWERED_STREAM(X) HR__ANSWERED_ASYNC(X) HR__ANSWERED_LAUNCHES(X)
+/* With a stream: the symbol with _ptsz is the variant in which stream 0 is the thread's own default stream. That of cuGetProcAddress finds such variants
+ * where the flags leave it open. */
+#define HR__ANSWERED_STREAM(X) HR__ANSWERED_ASYNC(X) HR__ANSWERED_LAUNCHES(X) HR__ANSWERED_SEARCHES(X)
+
+#define HR__ANSWERED_SEARCHES(X)                                                                   \
+	X(cuGetProcAddress, cuGetProcAddress, 11030, (const char *, void **, int, unsigned long long)) \
+	X(cuGetProcAddress_v2, cuGetProcAddress, 12000, (const char *, void **, int, unsigned long long, int *))
 
 #define HR__ANSWERED_ASYNC(X)                                                                               \
 	X(cuMemAllocAsync, cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream))                           \

@@ -215,13 +215,13 @@ LAUNCH_CALLS(_ptsz, true)
 CUresult cuModuleUnload(CUmodule module)
 {
 	CUresult result = HR__REAL(cuModuleUnload, module);
-	hr__kernels_forget();
+	if (hr__ledger_is_on()) hr__kernels_forget();
 	return result;
 }
 
 CUresult cuLibraryUnload(CUlibrary library)
 {
 	CUresult result = HR__REAL(cuLibraryUnload, library);
-	hr__kernels_forget();
+	if (hr__ledger_is_on()) hr__kernels_forget();
 	return result;
 }

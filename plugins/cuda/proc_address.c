@@ -13,16 +13,25 @@ static void answer(const char *name, void **function, int version, unsigned long
 	if (own) *function = own;
 }
 
-CUresult cuGetProcAddress(const char *name, void **function, int version, unsigned long long flags)
+/* Flags that leave it open mean what the program was compiled for. */
+static unsigned long long complete(unsigned long long flags, bool per_thread)
 {
-	CUresult result = HR__REAL(cuGetProcAddress, name, function, version, flags);
-	if (result == HR__CUDA_SUCCESS) answer(name, function, version, flags);
-	return result;
+	return flags == HR__CU_GET_PROC_ADDRESS_DEFAULT && per_thread ? HR__CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : flags;
 }
 
-CUresult cuGetProcAddress_v2(const char *name, void **function, int version, unsigned long long flags, int *found)
-{
-	CUresult result = HR__REAL(cuGetProcAddress_v2, name, function, version, flags, found);
-	if (result == HR__CUDA_SUCCESS) answer(name, function, version, flags);
-	return result;
-}
+#define SEARCHES(variant, per_thread)                                                                                                      \
+	CUresult cuGetProcAddress##variant(const char *name, void **function, int version, unsigned long long flags)                          \
+	{                                                                                                                                      \
+		CUresult result = HR__REAL(cuGetProcAddress##variant, name, function, version, flags);                                            \
+		if (result == HR__CUDA_SUCCESS) answer(name, function, version, complete(flags, per_thread));                                     \
+		return result;                                                                                                                     \
+	}                                                                                                                                      \
+	CUresult cuGetProcAddress_v2##variant(const char *name, void **function, int version, unsigned long long flags, int *found)           \
+	{                                                                                                                                      \
+		CUresult result = HR__REAL(cuGetProcAddress_v2##variant, name, function, version, flags, found);                                  \
+		if (result == HR__CUDA_SUCCESS) answer(name, function, version, complete(flags, per_thread));                                     \
+		return result;                                                                                                                     \
+	}
+
+SEARCHES(, false)
+SEARCHES(_ptsz, true)

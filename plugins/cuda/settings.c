@@ -31,9 +31,11 @@ static bool is_own(const char *entry, size_t length)
 	return rest >= sizeof OWN_NAME - 1 && memcmp(name, OWN_NAME, sizeof OWN_NAME - 1) == 0;
 }
 
-/* Takes this library out of LD_PRELOAD, in place: the entries of others stay. */
+/* Takes this library out of the environment. In LD_PRELOAD, in place, the entries of others stay. */
 static void leave_children_alone(void)
 {
+	const char *injected = getenv("NVTX_INJECTION64_PATH");
+	if (injected && is_own(injected, strlen(injected))) unsetenv("NVTX_INJECTION64_PATH");
 	char *list = getenv("LD_PRELOAD"), *to = list;
 	for (const char *at = list; at && *at;) {
 		size_t length = strcspn(at, " :");

@@ -61,7 +61,8 @@ static bool choose(const char *way)
 	how.flags = strcmp(way, "ptsz") == 0 ? HR__CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM : 0;
 	if (strncmp(way, "proc:", 5) == 0) how.version = atoi(way + 5);
 	bool v1 = strcmp(way, "proc_v1") == 0;
-	found = dlsym(how.driver, v1 ? "cuGetProcAddress" : "cuGetProcAddress_v2");
+	bool variant = strcmp(way, "proc_ptsz") == 0;
+	found = dlsym(how.driver, v1 ? "cuGetProcAddress" : variant ? "cuGetProcAddress_v2_ptsz" : "cuGetProcAddress_v2");
 	if (!found) return false;
 	if (v1) memcpy(&how.v1, &found, sizeof found);
 	else memcpy(&how.v2, &found, sizeof found);

@@ -30,6 +30,7 @@ typedef struct program_calls {
  *     proc_v1       cuGetProcAddress of CUDA 11
  *     proc_proc     cuGetProcAddress, obtained from cuGetProcAddress
  *     ptsz          cuGetProcAddress_v2 with the flag for per-thread default streams
+ *     proc_ptsz     cuGetProcAddress_v2_ptsz, which needs no flag for that
  *     default       dlsym with RTLD_DEFAULT; the driver is loaded with RTLD_GLOBAL
  *     next          dlsym with RTLD_NEXT; the same
  *

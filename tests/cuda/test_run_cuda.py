@@ -21,7 +21,7 @@ LINKED = BUILD / "tests" / "cuda" / "cuda_program_linked"
 LIBRARY = BUILD / "libheadroom_cuda.so"
 DRIVERS = Path(os.environ.get("HEADROOM_FAKE_CUDA", BUILD / "fake_cuda"))
 
-WAYS = ["link", "dlsym", "proc", "proc:12040", "proc:13000", "proc_v1", "proc_proc", "ptsz", "default", "next", "module:proc", "module:dlsym",
+WAYS = ["link", "dlsym", "proc", "proc:12040", "proc:13000", "proc_v1", "proc_proc", "ptsz", "proc_ptsz", "default", "next", "module:proc", "module:dlsym",
         "deepbind:proc", "deepbind:dlsym"]
 MIB = 1 << 20
 CARD = 256 * MIB
@@ -256,8 +256,9 @@ class Manage(Run):
                                        "free:0", "free:1", "release:2", "freeasync:3", "gpustats"))
         self.assertEqual(lines, [f"gpu {5120 + 50 + 2 * MIB + 9}", "gpu 0"])
         # Memory for the per-thread default stream, and for a stream that records a graph.
-        lines = self.lines(self.manage("ptsz", "start", "async:0:1000", "stats", "freeasync:0", "sync", "stats"))
-        self.assertEqual([int(line.split()[3]) for line in lines], [1000, 0])
+        for way in ("ptsz", "proc_ptsz"):
+            lines = self.lines(self.manage(way, "start", "async:0:1000", "stats", "freeasync:0", "sync", "stats"))
+            self.assertEqual([int(line.split()[3]) for line in lines], [1000, 0])
         lines = self.lines(self.manage("proc", "start", "stream", "async:1:300", "capture:1", "async:0:1000", "freeasync:1", "capture:0", "gpustats"))
         self.assertEqual(lines, ["freeasync:1 -> 1", "gpu 1512"])
         # Memory of a context of the program's own ends with it.
@@ -530,6 +531,8 @@ class Alone(Run):
         self.assertEqual(self.under(shell, "--observe", LD_PRELOAD=str(LIBRARY.resolve())).stdout, str(LIBRARY.resolve()))
         children = self.under(["sh", "-c", "sh -c 'printf \"%s\" \"$LD_PRELOAD\"'"], "--observe", "--no-children", LD_PRELOAD=other)
         self.assertEqual(children.stdout, other)
+        children = self.under(["sh", "-c", "printf %s \"$NVTX_INJECTION64_PATH\""], "--observe", "--no-children")
+        self.assertEqual(children.stdout, "")
 
     def test_a_program_that_clears_its_environment(self):
         result = self.under(["env", "-i", f"LD_LIBRARY_PATH={DRIVERS / 'whole'}", *program("proc"), "start", "alloc:0:10"], "--observe")

@@ -292,7 +292,7 @@ static CUresult find(const char *name, void **out, int version, unsigned long lo
 	static const found_call versioned[] = {
 		HR__ANSWERED_PLAIN(ROW)
 #ifdef FAKE_CUDA_OLD
-		HR__ANSWERED_LAUNCHES(ROWS)
+		HR__ANSWERED_LAUNCHES(ROWS) HR__ANSWERED_SEARCHES(ROWS)
 #else
 		HR__ANSWERED_STREAM(ROWS)
 #endif
@@ -331,13 +331,16 @@ static CUresult get_proc_address(const char *name, void **out, int version, unsi
 	return find(name, out, version, flags, why ? why : &unused);
 }
 
-/* Works before cuInit, as the driver's. */
-CUresult cuGetProcAddress(const char *name, void **out, int version, unsigned long long flags)
-{
-	return get_proc_address(name, out, version, flags, NULL);
-}
+/* Flags of 0 mean the default streams that the caller was compiled for. They work before cuInit, as the driver's do. */
+#define SEARCHES(end_of_symbol, per_thread)                                                                                            \
+	CUresult cuGetProcAddress##end_of_symbol(const char *name, void **out, int version, unsigned long long flags)                     \
+	{                                                                                                                                  \
+		return get_proc_address(name, out, version, flags ? flags : 2 * per_thread, NULL);                                            \
+	}                                                                                                                                  \
+	CUresult cuGetProcAddress_v2##end_of_symbol(const char *name, void **out, int version, unsigned long long flags, int *why)        \
+	{                                                                                                                                  \
+		return get_proc_address(name, out, version, flags ? flags : 2 * per_thread, why);                                             \
+	}
 
-CUresult cuGetProcAddress_v2(const char *name, void **out, int version, unsigned long long flags, int *why)
-{
-	return get_proc_address(name, out, version, flags, why);
-}
+SEARCHES(, 0)
+SEARCHES(_ptsz, 1)
