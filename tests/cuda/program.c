@@ -192,10 +192,10 @@ static CUresult allocate_in_named_thread(int slot)
 
 /* ---- commands ---- */
 
-static CUresult start(void)
+static CUresult start(CUdevice device)
 {
 	CUresult result = cu.other_cuInit(0);
-	if (result == HR__CUDA_SUCCESS) result = cu.other_cuDevicePrimaryCtxRetain(&primary, 0);
+	if (result == HR__CUDA_SUCCESS) result = cu.other_cuDevicePrimaryCtxRetain(&primary, device);
 	return result == HR__CUDA_SUCCESS ? cu.other_cuCtxSetCurrent(primary) : result;
 }
 
@@ -325,7 +325,7 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	CUdeviceptr *address = &slots[slot].address;
 	size_t pitch;
 	if (bytes && !IS("range") && !IS("same") && !IS("launch")) slots[slot].bytes = bytes;
-	if (IS("start")) return start();
+	if (IS("start")) return start(slot);
 	if (IS("alloc")) return cu.cuMemAlloc_v2(address, bytes);
 	if (IS("free")) return cu.cuMemFree_v2(*address);
 	if (IS("pitch")) return cu.cuMemAllocPitch_v2(address, &pitch, bytes, 10, 4);
@@ -371,6 +371,8 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("capture")) return cu.set_capturing(stream, slot), HR__CUDA_SUCCESS;
 	if (IS("stats")) return print_stats(NULL), HR__CUDA_SUCCESS;
 	if (IS("gpustats")) return printf("gpu %lld\n", in_use("GPU:0")), HR__CUDA_SUCCESS;
+	if (IS("cards")) return printf("cards %lld %lld\n", in_use("CUDA:0"), in_use("CUDA:1")), HR__CUDA_SUCCESS;
+	if (IS("gpus")) return printf("gpus %lld %lld\n", in_use("GPU:0"), in_use("GPU:1")), HR__CUDA_SUCCESS;
 	if (IS("hoststats")) return printf("host %lld\n", in_use("CPU:0")), HR__CUDA_SUCCESS;
 	fprintf(stderr, "program: no command %s\n", word);
 	exit(2);

@@ -118,6 +118,13 @@ class Recording(Run):
                                         "hoststats", "free:0", "stats"))
         self.assertEqual(lines, ["host 300", "stats 3000 of 3000", "host 0", "stats 0 of 0"])
 
+    def test_each_card_has_its_own_statistics(self):
+        commands = ["start:0", "alloc:0:1024", "start:1", "alloc:1:512", "free:0", "alloc:2:256", "free:2"]
+        self.assertEqual(self.lines(self.observe("proc", *commands, "cards", FAKE_CUDA_DEVICES="2")), ["cards 0 512"])
+        self.assertEqual(self.lines(self.under(program("proc") + commands + ["gpus"], "--manage", FAKE_CUDA_DEVICES="2")), ["gpus 0 512"])
+        lines = self.lines(self.observe("proc", "start:0", "alloc:0:1024", "start:1", "info", "alloc:1:512", "info", FAKE_CUDA_DEVICES="2", options=("--limit", "2048")))
+        self.assertEqual(lines, ["info 2048 of 2048", "info 1536 of 2048"])
+
     def test_a_recording_has_the_blocks_and_the_leaks(self):
         path = self.folder / "t.hrt"
         self.lines(self.observe("proc", *TAKE, "free:0", "freeasync:1", "sync", options=("--trace", path)))
@@ -545,6 +552,26 @@ class Alone(Run):
         if done.returncode != 0:
             self.skipTest(f"the compiler cannot make such a program: {done.stderr.splitlines()[-1:]}")
         return out
+
+    def test_the_loader_knows_who_calls_it(self):
+        # outer opens inner by its bare name, through its own RUNPATH, with RTLD_DEEPBIND; and puts of this library passes on to the next one's.
+        (self.folder / "inside").mkdir()
+        self.compile("inside/libinner.so", "int inner(void) { return 42; }\n", "-shared", "-fPIC")
+        outer = ("#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n"
+                 "int outer(void) { void *l = dlopen(\"libinner.so\", RTLD_NOW | RTLD_DEEPBIND); int (*f)(void) = l ? (int (*)(void))dlsym(l, \"inner\") : 0; "
+                 "return f ? f() : -1; }\n")
+        self.compile("libouter.so", outer, "-shared", "-fPIC", "-Wl,-rpath,$ORIGIN/inside,--enable-new-dtags", "-ldl")
+        wrapper = ("#define _GNU_SOURCE\n#include <dlfcn.h>\nint puts(const char *text) { int (*next)(const char *) = (int (*)(const char *))dlsym(RTLD_NEXT, "
+                   "\"puts\"); return next(text[0] == 'o' ? \"wrapped\" : text); }\n")
+        self.compile("libwrapper.so", wrapper, "-shared", "-fPIC", "-ldl")
+        main = ("#include <dlfcn.h>\n#include <stdio.h>\nint main(void) { void *l = dlopen(\"./libouter.so\", RTLD_NOW); "
+                "int (*f)(void) = l ? (int (*)(void))dlsym(l, \"outer\") : 0; puts(\"original\"); "
+                "if (!dlsym(RTLD_DEFAULT, \"no_such_function\")) puts(dlerror() ? \"reason\" : \"no reason\"); "
+                "if (!dlsym(RTLD_DEFAULT, \"cuMemAlloc_v2\")) puts(\"not there\"); return f ? f() : 1; }\n")
+        out = self.compile("main", "#define _GNU_SOURCE\n" + main, "-ldl", f"-L{self.folder}", "-Wl,--no-as-needed", "-l:libwrapper.so", f"-Wl,-rpath,{self.folder}")
+        for wrap in ([str(out)], [COMMAND, "run", "--observe", "--", str(out)]):
+            result = subprocess.run(wrap, cwd=self.folder, env=environment(), capture_output=True, text=True)
+            self.assertEqual((result.returncode, result.stdout, result.stderr), (42, "wrapped\nreason\nnot there\n", ""), wrap)
 
     def test_programs_that_cannot_be_preloaded_into_run_without_it(self):
         hello = "#include <stdio.h>\nint main(void) { puts(\"hello\"); return 7; }\n"
