@@ -19,6 +19,9 @@
 #include "live/own_folder.h"
 #include "live/python_hook.h"
 
+#ifndef HR__LIBRARY_FOLDER
+#define HR__LIBRARY_FOLDER "lib"
+#endif
 #define FILE_NAME "libheadroom_cuda.so"
 
 static bool is_in(const char *folder, const char *inside, char out[PATH_MAX])

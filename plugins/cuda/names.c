@@ -30,7 +30,9 @@ static const char *file_of(const char *path)
 /* ---- Python ---- */
 
 typedef struct python_calls {
+	int (*Py_IsInitialized)(void);
 	int (*PyGILState_Check)(void);
+	void *(*PyGILState_GetThisThreadState)(void);
 	void *(*PyEval_GetFrame)(void); /* borrowed */
 	int (*PyFrame_GetLineNumber)(void *frame);
 	void *(*PyFrame_GetCode)(void *frame); /* new */
@@ -60,7 +62,7 @@ static bool find_python(void)
 	if (__atomic_load_n(&has_python, __ATOMIC_ACQUIRE)) return true;
 	if (__atomic_fetch_add(&attempts, 1, __ATOMIC_RELAXED) % ATTEMPTS_SKIPPED) return false;
 #define FIND(name) find(#name, &found.name)
-	if (!FIND(PyGILState_Check) || !FIND(PyEval_GetFrame) || !FIND(PyFrame_GetLineNumber) || !FIND(PyFrame_GetCode) || !FIND(PyObject_GetAttrString) ||
+	if (!FIND(Py_IsInitialized) || !FIND(PyGILState_Check) || !FIND(PyGILState_GetThisThreadState) || !FIND(PyEval_GetFrame) || !FIND(PyFrame_GetLineNumber) || !FIND(PyFrame_GetCode) || !FIND(PyObject_GetAttrString) ||
 	    !FIND(PyUnicode_AsUTF8) || !FIND(PyErr_Occurred) || !FIND(PyErr_Clear) || !FIND(Py_DecRef)) {
 		dlerror(); /* the program's next dlerror() is about its own calls */
 		return false;
@@ -82,9 +84,15 @@ static bool describe_frame(void *frame, char out[NAME_BYTES])
 	return text != NULL;
 }
 
+/* PyGILState_Check alone says yes before the interpreter has started and after it has ended. */
+static bool holds_lock(void)
+{
+	return python.Py_IsInitialized() && python.PyGILState_GetThisThreadState() && python.PyGILState_Check();
+}
+
 static bool python_line(char out[NAME_BYTES])
 {
-	if (!find_python() || !python.PyGILState_Check() || python.PyErr_Occurred()) return false;
+	if (!find_python() || !holds_lock() || python.PyErr_Occurred()) return false;
 	void *frame = python.PyEval_GetFrame();
 	return frame && describe_frame(frame, out);
 }
@@ -119,10 +127,17 @@ static bool caller(char out[NAME_BYTES])
 /* ---- threads ---- */
 
 /* The first thread is named after the program. */
+static bool is_first_thread(void)
+{
+	static __thread enum { UNKNOWN, FIRST, LATER } which;
+	if (which == UNKNOWN) which = getpid() == (pid_t)syscall(SYS_gettid) ? FIRST : LATER;
+	return which == FIRST;
+}
+
 static bool thread_name(char out[NAME_BYTES])
 {
 	char name[16 + 1] = "";
-	if (getpid() == (pid_t)syscall(SYS_gettid) || prctl(PR_GET_NAME, name) != 0 || !name[0]) return false;
+	if (is_first_thread() || prctl(PR_GET_NAME, name) != 0 || !name[0]) return false;
 	snprintf(out, NAME_BYTES, "thread %s", name);
 	return true;
 }
