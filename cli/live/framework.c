@@ -1,7 +1,7 @@
 /* framework.c - see framework.h.
  *
- * Frameworks have allocators of their own, which ask CUDA for large blocks and keep them: of one block nothing can be said about who holds it. Each has a
- * documented way to ask for every array instead. It costs time; --manage makes up for it. */
+ * Frameworks have allocators of their own, which request large blocks from CUDA and keep them. Such a block says nothing about the arrays in it. Each has a
+ * documented setting with which every array is requested from CUDA. It costs time; --manage makes up for it. */
 #include "live/framework.h"
 
 #include <errno.h>

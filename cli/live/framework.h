@@ -1,4 +1,4 @@
-/* framework.h - `headroom run --framework`: settings with which frameworks ask CUDA for each array. */
+/* framework.h - `headroom run --framework`: settings with which frameworks request each array from CUDA. */
 #ifndef HR_CLI_FRAMEWORK_H
 #define HR_CLI_FRAMEWORK_H
 

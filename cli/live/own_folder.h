@@ -5,7 +5,7 @@
 #include <limits.h>
 #include <stdbool.h>
 
-/* The folder of this command's file. False if the system does not tell; [out] is then "". */
+/* The folder of this command's file. False if it is not known; [out] is then "". */
 bool hr__own_folder(char out[PATH_MAX]);
 
 #endif

@@ -35,7 +35,7 @@ static const hr__option options[] = {
 	[OBSERVE] = { "--observe", NULL, "leave all memory where it comes from, also that of PyTorch, and record what the program has from the CUDA driver" },
 	[MANAGE] = { "--manage", NULL, "give programs that use CUDA without Headroom their memory from Headroom's allocator instead of the CUDA driver's" },
 	[FRAMEWORK] = { "--framework", "NAME",
-	                "set the variables with which torch, jax, tensorflow or cupy asks CUDA for each array instead of one large block, and say which; auto "
+	                "set the variables with which torch, jax, tensorflow or cupy requests each array from CUDA instead of large blocks, and print them; auto "
 	                "chooses by the program's name and arguments" },
 	[USES] = { "--uses", NULL, "record each launch of a kernel with its time and the blocks that its arguments point to, for 'headroom plan'; needs --trace" },
 	[CALLERS] = { "--callers", NULL, "record the function that called CUDA as the scope of a block, where no other name is known" },

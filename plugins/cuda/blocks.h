@@ -1,5 +1,5 @@
-/* blocks.h - the blocks that the program has from the driver now, by address: which allocator of Headroom has each in its ledger, and whose context
- * it belongs to. */
+/* blocks.h - the blocks that the program has from the driver now, by address: the allocator of Headroom whose ledger has
+ * each, and the context that it belongs to. */
 #ifndef HR_PLUGIN_CUDA_BLOCKS_H
 #define HR_PLUGIN_CUDA_BLOCKS_H
 
@@ -13,7 +13,7 @@ typedef struct hr__block {
 	uint64_t address; /* not 0 */
 	uint64_t bytes;
 	hr_allocator allocator;
-	CUcontext context; /* whose end frees the block; NULL = none */
+	CUcontext context; /* its end frees the block; NULL = none */
 	bool managed;      /* its memory is the allocator's */
 } hr__block;
 

@@ -38,7 +38,7 @@ CUcontext hr__cards_primary(CUdevice device)
 	CUcontext primary = NULL;
 	if (!hr__driver.cuDevicePrimaryCtxGetState || !hr__driver.cuDevicePrimaryCtxRetain || !hr__driver.cuDevicePrimaryCtxRelease_v2) return NULL;
 	if (hr__driver.cuDevicePrimaryCtxGetState(device, &flags, &active) != HR__CUDA_SUCCESS || !active) return NULL;
-	/* Only a reference tells which context it is. It is active, so this creates nothing. */
+	/* The only call that returns the context adds a reference. The context is active, so nothing is created. */
 	if (hr__driver.cuDevicePrimaryCtxRetain(&primary, device) != HR__CUDA_SUCCESS) return NULL;
 	hr__driver.cuDevicePrimaryCtxRelease_v2(device);
 	return primary;
@@ -71,7 +71,7 @@ static hr_status card_open(void *config, uint32_t index, void **device, hr_backe
 	size_t total = 0;
 	listed_card *card = &listed[index];
 	if (!hr__driver.cuDeviceTotalMem_v2 || hr__driver.cuDeviceTotalMem_v2(&total, card->device) != HR__CUDA_SUCCESS)
-		return hr_backend_set_error(HR_DEVICE_ERROR, "cuDeviceTotalMem does not tell the card's memory");
+		return hr_backend_set_error(HR_DEVICE_ERROR, "cuDeviceTotalMem failed");
 	memset(caps, 0, sizeof *caps);
 	if (!hr__driver.cuDeviceGetName || hr__driver.cuDeviceGetName(caps->description, sizeof caps->description, card->device) != HR__CUDA_SUCCESS)
 		snprintf(caps->description, sizeof caps->description, "CUDA device %u", index);
@@ -88,7 +88,7 @@ static void card_close(void *device)
 	(void)device;
 }
 
-/* The driver tells it only to threads with a context of the card. Others, such as the one that publishes statistics, get the last value. */
+/* cuMemGetInfo needs a context of the card. Threads without one, such as that which publishes statistics, get the last value. */
 static hr_status card_memory_info(void *device, uint64_t *free_bytes, uint64_t *total_bytes)
 {
 	listed_card *card = device;
@@ -162,7 +162,7 @@ hr_status hr__cards_register(bool *on_gpu)
 	table.copy = card_copy;
 	table.fill = card_fill;
 	card_count(NULL, &count); /* for hr__cards_index */
-	if (!count) return hr_backend_set_error(HR_NO_SUCH_DEVICE, "the CUDA driver does not tell its devices");
+	if (!count) return hr_backend_set_error(HR_NO_SUCH_DEVICE, "cuDeviceGetCount or cuDeviceGet failed");
 	hr_status status = hr_backend_register(&table, NULL);
 	*on_gpu = status == HR_IN_USE;
 	return status == HR_IN_USE ? HR_OK : status;

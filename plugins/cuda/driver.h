@@ -1,6 +1,6 @@
 /* driver.h - the real driver: which library it is, and its functions.
  *
- * The driver is the libcuda.so.1 that the program loads. It is never loaded here. Its functions are looked up when the program first asks for one of
+ * The driver is the libcuda.so.1 that the program loads. It is never loaded here. Its functions are looked up when the program first looks up one of
  * those that this library answers, and kept for the rest of the process. */
 #ifndef HR_PLUGIN_CUDA_DRIVER_H
 #define HR_PLUGIN_CUDA_DRIVER_H

@@ -11,7 +11,7 @@
 
 typedef struct hr__kernel {
 	CUfunction function;
-	hr_name name; /* "kernel" where the driver cannot tell: before CUDA 12.3 */
+	hr_name name; /* "kernel" where the driver has no call for it: before CUDA 12.3 */
 	uint32_t parameter_count;
 	uint32_t sizes[HR__KERNEL_PARAMETERS_MAX], offsets[HR__KERNEL_PARAMETERS_MAX];
 	uint64_t least_ns;  /* shortest measured execution; 0 = none yet */

@@ -218,15 +218,15 @@ void hr__ledger_name(const hr__ledger_request *request, hr_request *named)
 }
 
 /* hr_alloc of [request], with [address] as its outcome; 0 = the driver has refused. */
-static hr_status tell(hr_allocator allocator, const hr__ledger_request *request, uint64_t address)
+static hr_status record(hr_allocator allocator, const hr__ledger_request *request, uint64_t address)
 {
 	void *out;
-	hr_request told = HR_REQUEST(request->bytes);
-	told.alignment = 1; /* the driver decides it */
-	told.stream = HR_STREAM_HOST;
-	hr__ledger_name(request, &told);
+	hr_request recorded = HR_REQUEST(request->bytes);
+	recorded.alignment = 1; /* the driver decides it */
+	recorded.stream = HR_STREAM_HOST;
+	hr__ledger_name(request, &recorded);
 	action = (struct ledger_action){ .inside = true, .adopt = address };
-	hr_status status = hr_alloc(allocator, &told, &out);
+	hr_status status = hr_alloc(allocator, &recorded, &out);
 	action = (struct ledger_action){ .inside = false };
 	return status;
 }
@@ -244,7 +244,7 @@ bool hr__ledger_add(const hr__ledger_request *request, uint64_t address)
 {
 	hr_allocator allocator = allocator_of(request->device, request->kind);
 	if (!allocator.id) return true;
-	hr_status status = tell(allocator, request, address);
+	hr_status status = record(allocator, request, address);
 	hr__block block = { .address = address, .bytes = request->bytes, .allocator = allocator, .context = request->context };
 	if (status == HR_OK && hr__blocks_add(&block)) {
 		if (request->kind != HR__LEDGER_HOST) hr__launches_expect(allocator, address);
@@ -260,7 +260,7 @@ bool hr__ledger_add(const hr__ledger_request *request, uint64_t address)
 void hr__ledger_refuse(const hr__ledger_request *request)
 {
 	hr_allocator allocator = allocator_of(request->device, request->kind);
-	if (allocator.id && request->bytes && tell(allocator, request, 0) != HR_OUT_OF_MEMORY) say_failure("a refused request is not recorded");
+	if (allocator.id && request->bytes && record(allocator, request, 0) != HR_OUT_OF_MEMORY) say_failure("a refused request is not recorded");
 }
 
 /* ---- ends ---- */

@@ -1,11 +1,12 @@
 /* ledger.h - what the program takes from the driver, in Headroom's ledger: statistics, holders, traces and reports come from there.
  *
  * Each card has two allocators of the kind "driver": one for device memory, which has the limit, and one for managed memory. Pinned host memory has
- * one on CPU:0. An allocator of this kind gets no memory: it is told of a block that the driver has given, and gives one back by the driver's call
- * that the program has made.
+ * one on CPU:0. An allocator of this kind only records: its blocks come from the driver's calls that the
+ * program makes, and go back by them.
  *
  * Cards are devices of the type "CUDA": CUDA:0 is the driver's device 0. They have no pages and no streams, and use no context, unlike GPU:0 of
- * libheadroom. If the program has used devices of libheadroom itself before its first call here, blocks are on its GPU:0 instead.
+ * libheadroom. If the program has used devices of libheadroom itself before its first call here, blocks are on its GPU:0 instead. With HEADROOM_RUN=manage they are on GPU:0 too, beside
+ * the memory that comes from there.
  *
  * No function here changes what the program gets, except where a limit is set. Recording that fails is counted, and the program continues. */
 #ifndef HR_PLUGIN_CUDA_LEDGER_H
@@ -24,7 +25,7 @@ typedef struct hr__ledger_request {
 	hr__ledger_kind kind;
 	uint64_t bytes;
 	const char *call;  /* "cuMemAlloc": op and tag of the block */
-	CUcontext context; /* whose end frees the block; NULL = none */
+	CUcontext context; /* its end frees the block; NULL = none */
 	CUdevice device;
 } hr__ledger_request;
 

@@ -26,7 +26,7 @@
 typedef void *(*symbol_function)(void *library, const char *name);
 typedef void *(*open_function)(const char *file, int flags);
 
-/* What dlsym does: returns [value], or, if no decision is [made], asks the loader. Two registers. */
+/* What dlsym does: returns [value], or, if no decision is [made], goes on to the loader. Two registers. */
 typedef struct loader_decision {
 	void *value;
 	uint64_t made;
@@ -81,15 +81,15 @@ bool hr__loader_is_own(const void *address)
 /* The function that answers for [name], if the loader's answer is the driver's function or this library's own. */
 static loader_decision decide_for_driver(void *library, const char *name)
 {
-	const loader_decision ask = { NULL, 0 };
+	const loader_decision none = { NULL, 0 };
 	void *real, *found = hr__loader_dlsym(library, name);
 	bool own = found && hr__loader_is_own(found);
 	/* Without this library in front the loader would have looked further. */
 	if (own) found = hr__loader_dlsym(RTLD_NEXT, name);
-	if (!found) return own ? (loader_decision){ NULL, 1 } : ask;
+	if (!found) return own ? (loader_decision){ NULL, 1 } : none;
 	void *answer = hr__settings_get()->on && hr__driver_find() ? hr__driver_answer(name, &real) : NULL;
 	if (answer && found == real) return (loader_decision){ answer, 1 };
-	return own ? (loader_decision){ found, 1 } : ask;
+	return own ? (loader_decision){ found, 1 } : none;
 }
 
 loader_decision hr__loader_decide(void *library, const char *name)

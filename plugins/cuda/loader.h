@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* The loader's dlsym. As its caller, this library is the one whose successors RTLD_NEXT means. */
+/* The loader's dlsym, called from this library: RTLD_NEXT means the libraries after this one. */
 void *hr__loader_symbol(void *library, const char *name);
 
 /* The handle of a library that is loaded, without loading it; NULL if it is not. */

@@ -49,7 +49,8 @@ static bool open_card(managed_card *card, int index, CUdevice device)
 	options.name = name;
 	if (found && hr_allocator_create(card->device, &options, &card->allocator) == HR_OK) card->primary = hr__cards_primary(device);
 	if (card->primary) return true;
-	hr__settings_say("the memory of CUDA device %d is not managed: %s; it comes from the driver", index, found ? hr_last_message() : hr_cuda_check() ? hr_last_message() : "no such device");
+	if (!found) (void)!hr_cuda_check(); /* for its message */
+	hr__settings_say("the memory of CUDA device %d is not managed: %s; it comes from the driver", index, hr_last_message());
 	return false;
 }
 

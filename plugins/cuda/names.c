@@ -1,7 +1,7 @@
 /* names.c - see names.h.
  *
- * Python is asked through functions that the interpreter exports, found at the first allocation after it was loaded. A thread that does not hold its lock
- * asks nothing. */
+ * The line of Python comes from functions that the interpreter exports, found at an allocation after it was loaded. They are called only by a thread that
+ * holds its lock. */
 #define _GNU_SOURCE
 #include "names.h"
 

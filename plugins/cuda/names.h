@@ -1,4 +1,4 @@
-/* names.h - the scope of an allocation: who asks for it.
+/* names.h - the scope of an allocation: the code that makes it.
  *
  * The first that is known: the NVTX range that the thread is in, or a name scope of Headroom; the line of Python that is running, if the thread holds
  * the interpreter's lock; with HEADROOM_RUN_CALLERS=1 the function that called CUDA; the name of the thread, if it is not the first one. */

@@ -5,8 +5,8 @@
 #include "driver.h"
 #include "ledger.h"
 
-/* Calls the driver's function. A program that is linked to the driver may come here before any other way of finding it; one that the driver does not
- * have is found by nobody but such a program. */
+/* Calls the driver's function. The first call of a program that is linked to the driver finds the driver. Where the driver lacks the function, only a
+ * program that is linked to this library's symbol gets here. */
 #define HR__REAL(symbol, ...) (hr__driver_find() && hr__driver.symbol ? hr__driver.symbol(__VA_ARGS__) : HR__CUDA_ERROR_NOT_INITIALIZED)
 
 /* Takes memory: [take] is the driver's call, which writes [address], and [undo] the one that gives it back. Evaluates to the result for the program.

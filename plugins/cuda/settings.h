@@ -1,4 +1,4 @@
-/* settings.h - what `headroom run` has asked for, in the environment. */
+/* settings.h - settings of `headroom run`, from the environment. */
 #ifndef HR_PLUGIN_CUDA_SETTINGS_H
 #define HR_PLUGIN_CUDA_SETTINGS_H
 

@@ -48,7 +48,7 @@ typedef struct mapping {
 	extent *memory;
 	bool accessible, plain;
 	bool freeing;      /* a free of it is queued */
-	CUcontext context; /* plain: whose end frees it */
+	CUcontext context; /* plain: its end frees it */
 	struct mapping *next;
 } mapping;
 
