@@ -2,6 +2,7 @@
  *
  *     statically linked             no dynamic loader: no PT_INTERP
  *     another class or machine      the loader refuses libraries of this command's
+ *     another C library             musl's loader ends a program whose preloaded library needs the GNU C library
  *     setuid, setgid                the loader ignores LD_PRELOAD with a path
  *     libasan, libtsan, ... needed  they end the process if another library comes before them */
 #define _GNU_SOURCE
@@ -115,6 +116,13 @@ static bool needs_sanitizer(const program_file *file, const Elf64_Ehdr *header, 
 	return false;
 }
 
+/* By the name of the loader, .../ld-linux-x86-64.so.2. */
+static bool is_gnu(const program_file *file, const Elf64_Phdr *loader)
+{
+	const char *name = part(file, loader->p_offset, loader->p_filesz);
+	return name && memmem(name, loader->p_filesz, "/ld-linux", 9);
+}
+
 static const char *obstacle_of_elf(const program_file *file)
 {
 	const unsigned char *ident = part(file, 0, EI_NIDENT);
@@ -123,8 +131,9 @@ static const char *obstacle_of_elf(const program_file *file)
 	if (ident[EI_CLASS] == ELFCLASS32) return "is a 32-bit program";
 	if (!header) return NULL;
 	if (header->e_machine != OWN_MACHINE) return "is for another machine";
-	const Elf64_Phdr *dynamic = segment(file, header, PT_DYNAMIC);
-	if (!dynamic || !segment(file, header, PT_INTERP)) return "is statically linked";
+	const Elf64_Phdr *dynamic = segment(file, header, PT_DYNAMIC), *loader = segment(file, header, PT_INTERP);
+	if (!dynamic || !loader) return "is statically linked";
+	if (!is_gnu(file, loader)) return "does not use the GNU C library";
 	return needs_sanitizer(file, header, dynamic) ? "was compiled with a sanitizer, which admits no preloaded library" : NULL;
 }
 

@@ -583,6 +583,11 @@ class Alone(Run):
                 self.assertEqual((result.returncode, result.stdout), (7, "hello\n"))
                 self.assertEqual(result.stderr, f'headroom: run: "{path}" {why}, so its CUDA calls are not seen; it runs without that\n')
 
+    def test_a_program_of_another_c_library_is_not_preloaded_into(self):
+        path = self.compile("musl", "int main(void) { return 0; }\n", "-Wl,--dynamic-linker=/lib/ld-musl-none.so.1")
+        result = self.under([path], "--observe")
+        self.assertIn(f'"{path}" does not use the GNU C library, so its CUDA calls are not seen', result.stderr)
+
     def test_a_32_bit_program_is_not_preloaded_into(self):
         # Only its header is read, so any file with that header will do.
         path = self.folder / "small"
