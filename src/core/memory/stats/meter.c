@@ -435,21 +435,22 @@ static void commit(hr__allocator *allocator, enum scope tight)
 	if (device) hr__owner_max(&usage->peak_active, hr__load_relaxed(&usage->granted));
 }
 
-/* Raises a level to at least [needed]. */
+/* Raises a level to at least [needed]. While other threads pin, commit may tighten this level again: it is raised once more then, and
+ * nothing is tightened a second time, because all levels are tight. */
 static void raise_level(hr__allocator *allocator, hr__meter *meter, int64_t needed)
 {
-	if (needed <= hr__load_relaxed(&meter->level)) return;
-	int64_t missing;
-	enum scope scope = lacking(allocator, needed - hr__load_relaxed(&meter->level), &missing);
-	if (scope != NO_SCOPE) tighten(allocator, scope);
-	int64_t bytes = needed - hr__load_relaxed(&meter->level); /* not above 0 if [used] had passed the level: settle raised it */
-	if (bytes > 0) {
-		bytes += extra_of(allocator, meter, bytes);
-		hr__store_relaxed(&meter->level, hr__load_relaxed(&meter->level) + bytes);
-		add_levels(allocator, bytes);
+	for (enum scope tight = NO_SCOPE; needed > hr__load_relaxed(&meter->level); tight = DEVICE) {
+		int64_t missing;
+		enum scope scope = lacking(allocator, needed - hr__load_relaxed(&meter->level), &missing);
+		if (scope > tight) tighten(allocator, scope);
+		int64_t bytes = needed - hr__load_relaxed(&meter->level); /* not above 0 if [used] had passed the level: settle raised it */
+		if (bytes > 0) {
+			bytes += extra_of(allocator, meter, bytes);
+			hr__store_relaxed(&meter->level, hr__load_relaxed(&meter->level) + bytes);
+			add_levels(allocator, bytes);
+		}
+		commit(allocator, scope > tight ? scope : tight);
 	}
-	commit(allocator, scope);
-	HR_ASSERT(hr__load_relaxed(&meter->level) >= needed);
 }
 
 void hr__meter_raise(hr__allocator *allocator, hr__meter *meter, hr__meter *other, int64_t size)
