@@ -91,6 +91,9 @@ typedef struct hr_lms_options {
 	                         * waiting could help; default 1 s */
 	const char *step_csv;   /* a new file, for one allocator, that receives a line of statistics for each step; NULL (default) =
 	                         * none */
+	bool recompute;         /* tensors with recipes may be dropped; default true. See hr_lms_set_recompute */
+	uint8_t reserved[3];    /* 0 */
+	uint32_t recipe_depth;  /* most recipes that one recomputation runs one inside another, at most 256; 0 (default) = 32 */
 } hr_lms_options;
 
 /* Sets the defaults, then applies the environment: HEADROOM_LMS="1" or "0", or settings such as
@@ -121,6 +124,10 @@ HR_API HR_CHECK_RESULT hr_status hr_lms_configure(hr_allocator allocator, const 
  * HR_BAD_LIMIT            more bytes than that are pinned or cannot be evicted, or the host is full
  * HR_DEVICE_ERROR, HR_IO  a tensor could not be evicted */
 HR_API HR_CHECK_RESULT hr_status hr_lms_set_limit(hr_allocator allocator, uint64_t bytes);
+
+/* Changes options.recompute. Off: no tensor is dropped any more and no recipe is accepted; tensors that are dropped now are
+ * recomputed when they are pinned. */
+HR_API HR_CHECK_RESULT hr_status hr_lms_set_recompute(hr_allocator allocator, bool recompute);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Tensors
@@ -160,8 +167,12 @@ static inline void hr_tensor_options_init(hr_tensor_options *options)
  * HR_UNSUPPORTED: the allocator is not of kind "bfc", or the tensor is fixed and the device has no pages. */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *options, hr_tensor *out);
 
-/* Destroys a tensor, resident or evicted. HR_IN_USE while it is pinned. HR_INVALID_HANDLE when it was destroyed already. The pages of a
- * fixed tensor are unmapped, so the call waits for the device; if the device reports an error, the tensor still exists. */
+/* Destroys a tensor, resident, evicted or dropped. HR_IN_USE while it is pinned, or recomputed by the calling thread.
+ * HR_INVALID_HANDLE when it was destroyed already. The pages of a fixed tensor are unmapped, so the call waits for the device; if
+ * the device reports an error, the tensor still exists.
+ *
+ * If dropped tensors are computed from it and it has no recipe itself, they are recomputed first. If that fails, the call returns
+ * its status, such as HR_OUT_OF_MEMORY, and the tensor still exists. */
 HR_API hr_status hr_tensor_destroy(hr_tensor tensor);
 
 typedef enum hr_access {
@@ -188,10 +199,14 @@ typedef struct hr_pin {
  *
  * HR_OUT_OF_MEMORY        no memory, although everything inactive was evicted. The message names the op (hr_op_set), its tensors
  *                         with their sizes, and the smallest sufficient limit; or the host tier that is full and its setting
- * HR_INVALID_ARGUMENT     HR_READ of a tensor that was never written; tensors of several allocators
+ * HR_INVALID_ARGUMENT     HR_READ of a tensor that was never written; tensors of several allocators; in a recompute function, a
+ *                         write to a tensor that recipes depend on
  * HR_INVALID_HANDLE       a tensor was destroyed
- * HR_CORRUPT              verify: restored contents differ from the evicted ones; the message names the tensor, which stays evicted
- * HR_DEVICE_ERROR, HR_IO  a tensor could not be restored: it is still evicted, and the next pin tries again */
+ * HR_IN_USE               in a recompute function: a tensor that this very call recomputes
+ * HR_CORRUPT              verify: restored contents differ from the evicted ones, or recomputed ones from the first ones; the message
+ *                         names the tensor, which stays evicted or dropped
+ * HR_DEVICE_ERROR, HR_IO  a tensor could not be restored: it is still evicted, and the next pin tries again
+ * any other               of a recompute function: the tensor is still dropped, and the next pin tries again */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_pin_all(const hr_pin *pins, size_t count, hr_stream stream);
 
 /* Unpins all of [pins]. [stream] is the last stream that was given work on the tensors; HR_STREAM_HOST if the host used them
@@ -233,7 +248,9 @@ typedef enum hr_tensor_state {
 	HR_TENSOR_SYNCED,    /* resident, not pinned, with a valid host copy, so it is evicted without a copy */
 	HR_TENSOR_EVICTING,  /* being evicted, or copied to the host */
 	HR_TENSOR_EVICTED,   /* on the host only */
-	HR_TENSOR_RESTORING  /* being restored */
+	HR_TENSOR_RESTORING, /* being restored */
+	HR_TENSOR_DROPPED,   /* its memory was freed without a copy; its recipe computes it again */
+	HR_TENSOR_RECOMPUTING /* its recipe is running */
 } hr_tensor_state;
 
 HR_API const char *hr_tensor_state_text(hr_tensor_state state); /* "inactive" */
@@ -272,12 +289,12 @@ HR_API HR_CHECK_RESULT hr_status hr_tensor_set_priority(hr_tensor tensor, int32_
  * statistics until it is moved again. */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_set_names(hr_tensor tensor, hr_name scope, hr_name tag);
 
-/* Evicts the tensor now. HR_OK when it is evicted, or was already; HR_IN_USE while it is pinned; HR_UNSUPPORTED when it must not
- * be evicted. */
+/* Evicts the tensor now. HR_OK when it is evicted, or was evicted or dropped already; HR_IN_USE while it is pinned; HR_UNSUPPORTED
+ * when it must not be evicted. */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_evict(hr_tensor tensor);
 
 /* Restores the tensor now, without pinning it. HR_OK when it is being restored, or is resident already; HR_OUT_OF_MEMORY when
- * there is no memory for it without evicting others. */
+ * there is no memory for it without evicting others; HR_UNSUPPORTED when it is dropped, because a pin recomputes it. */
 HR_API hr_status hr_tensor_prefetch(hr_tensor tensor);
 
 /* Evicts everything inactive now, or with a [tag] only tensors with that tag (HR_NAME_NONE = everything). *bytes receives the
@@ -285,6 +302,93 @@ HR_API hr_status hr_tensor_prefetch(hr_tensor tensor);
  * HR_NOT_READY: no tensor was created on the allocator. HR_UNSUPPORTED: Large Model Support is off there, so nothing can be
  * evicted. */
 HR_API HR_CHECK_RESULT hr_status hr_lms_reclaim_inactive(hr_allocator allocator, hr_name tag, uint64_t *bytes);
+
+/* ------------------------------------------------------------------------------------------------------------------------------
+ * Recipes: computing a tensor again instead of moving it
+ *
+ * A tensor can have a recipe: the tensors that it was computed from, and a function that computes it again. A tensor with a recipe
+ * can be dropped: its memory is freed without a copy. A pin of a dropped tensor runs the recipe, after the recipes of inputs that
+ * are dropped themselves.
+ *
+ * A recipe is valid as long as its inputs hold what they held. A pin for writing of an input, or of the tensor itself, ends it;
+ * dropped tensors that depend on the input are recomputed first. If the call then fails for another reason, the recipe has ended
+ * all the same. An input that the program destroys and that has a recipe of its own lives on as a GHOST, without a handle and
+ * without memory, as long as a recipe depends on it: it is computed again, and freed again, as a part of other recomputations. If
+ * the ghost would need more than options.recipe_depth recipes one inside another, or the input has no recipe, the recipes that
+ * depend on it end.
+ *
+ * WHERE A RECIPE RUNS. recompute() runs on the thread that pins, and no lock of Headroom is held. Other threads that pin the same tensor
+ * wait until it is done. In the function, the inputs are pinned for reading, and their addresses can be taken; pins of them nest.
+ * It may allocate, create tensors, pin and unpin them, and destroy those that it created. It must not end a step, write or destroy
+ * its inputs, pin its outputs, or set recipes. A pin in it that finds no memory fails at once.
+ * ---------------------------------------------------------------------------------------------------------------------------- */
+
+/* One run of a recipe. Handles are valid until the function returns; that of a ghost is not the one that the program knew. */
+typedef struct hr_recompute {
+	size_t struct_size;       /* the library's */
+	const hr_tensor *inputs;  /* as in hr_recipe */
+	size_t input_count;
+	const hr_tensor *outputs; /* as in hr_recipe; id 0 = must not be written: it is resident, or destroyed */
+	size_t output_count;
+	hr_stream stream;         /* where the work is to be queued. It has waited for all earlier work on the inputs */
+	uint32_t reserved;
+} hr_recompute;
+
+typedef struct hr_recipe {
+	size_t struct_size;
+	/* Required. Computes the outputs whose id is not 0, all of their bytes, and the same bytes each time. For each of them the function
+	 * either gets memory from hr_tensor_get_address, or hands memory over with hr_tensor_take. It queues the work and need not wait
+	 * for it. A status other than HR_OK is that of the pin, and the outputs stay dropped. */
+	hr_status (*recompute)(void *user, const hr_recompute *call);
+	/* Called once when the recipe has ended, without locks, from any call that ends it. It may destroy tensors, but must not pin any.
+	 * NULL (default) = none. */
+	void (*release)(void *user);
+	void *user;               /* passed to both */
+	const hr_tensor *inputs;  /* what the op read; may be empty, and may name a tensor twice */
+	size_t input_count;
+	const hr_tensor *outputs; /* all tensors that one run of the op writes, each once */
+	size_t output_count;
+	uint64_t cost_ns;         /* the device time of a run; 0 = not known: the outputs are dropped only by hr_tensor_drop */
+	hr_name op;               /* named in messages and statistics; HR_NAME_NONE = the op of the first output */
+	uint32_t reserved;        /* 0 */
+} hr_recipe;
+
+/* All fields 0, and struct_size as compiled. */
+static inline void hr_recipe_init(hr_recipe *recipe)
+{
+	memset(recipe, 0, sizeof *recipe);
+	recipe->struct_size = sizeof *recipe;
+}
+
+/* Gives all outputs of an op a recipe, after the op was queued and before its inputs are written again. Replaces earlier recipes of
+ * the outputs. Set recipes in the order of the ops: recipes then never depend on each other in a cycle. If the call fails, nothing has changed,
+ * and release is not called.
+ *
+ * HR_INVALID_ARGUMENT  no outputs, or more than 65,536 inputs or outputs; a tensor is an input and an output, or twice an output, of
+ *                      another allocator, or was never written; an output is an input of a recipe already, which would be a cycle;
+ *                      called in a recompute function
+ * HR_IN_USE            an output is dropped
+ * HR_UNSUPPORTED       an output is fixed; Large Model Support or options.recompute is off
+ * HR_INVALID_HANDLE, HR_NO_HOST_MEMORY */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_set_recipe(const hr_recipe *recipe);
+
+/* Drops a tensor: frees its device memory, and a host copy if there is one, without a copy. HR_OK when it is dropped, or was evicted
+ * or dropped already.
+ *
+ * HR_IN_USE       it is pinned, or recomputed by the calling thread
+ * HR_NOT_READY    it has no recipe: none was set, or its recipe has ended because an input or the tensor was written
+ * HR_UNSUPPORTED  it must not be evicted; options.recompute is off; or more than options.recipe_depth recipes would have to run one
+ *                 inside another */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_drop(hr_tensor tensor);
+
+/* In a recompute function: [tensor], an output without memory, takes over the memory and contents of [from]; no byte is copied.
+ * [from] has no contents and no memory after that, as if it were new. For runtimes that cannot choose where an op writes.
+ *
+ * HR_INVALID_ARGUMENT  [tensor] is not an output of the recipe that the calling thread runs, or has memory already; [from] has no
+ *                      memory or contents, another size, another allocator, a weaker alignment, or a recipe, or is fixed
+ * HR_IN_USE            [from] is pinned
+ * HR_INVALID_HANDLE */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_take(hr_tensor tensor, hr_tensor from);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
  * Steps and policies
@@ -369,7 +473,16 @@ HR_API HR_CHECK_RESULT hr_status hr_lms_policy_register(const char *name, const 
 	X(num_defragmentations, "times live tensors were moved to join free memory")                   \
 	X(bytes_defragged, "bytes moved by defragmentation")                                           \
 	X(num_pin_waits, "pins that waited for other threads to unpin")                                \
-	X(num_repeats, "steps that were found by repetition, because the program marks none")
+	X(num_repeats, "steps that were found by repetition, because the program marks none")          \
+	X(num_recipes, "recipes that are valid now")                                                   \
+	X(num_ghosts, "destroyed tensors that exist as recipes only")                                  \
+	X(num_drops, "tensors dropped")                                                                \
+	X(bytes_dropped, "device bytes freed by drops")                                                \
+	X(bytes_dropped_now, "device bytes of tensors that are dropped now, without ghosts")           \
+	X(peak_bytes_dropped, "highest bytes_dropped_now since start or reset")                        \
+	X(num_recomputes, "times a recipe ran and succeeded")                                          \
+	X(num_failed_recomputes, "times a recipe ran and failed")                                      \
+	X(recompute_ns, "time that recipes took, by the costs that they state")
 
 typedef struct hr_lms_stats {
 	size_t struct_size;
@@ -392,10 +505,11 @@ static inline void hr_lms_stats_init(hr_lms_stats *stats)
  *     set to 0         bytes_reclaimed, bytes_copied_out, bytes_copied_in, num_evictions, num_clean_evictions, num_restores,
  *                      num_single_reclaims, num_multi_reclaims, num_full_reclaims, num_planned_evictions, num_prefetches,
  *                      num_prefetch_hits, num_prefetch_misses, num_prefetches_refused, stall_ns, num_steps, num_steps_planned,
- *                      num_mismatches, num_defragmentations, bytes_defragged, num_pin_waits, num_repeats
- *     set to now       peak_bytes_out to bytes_out_now, peak_host_bytes to host_bytes
- *     not changed      num_tensors, num_pins, bytes_pinned, bytes_inactive, bytes_out_now, host_bytes, spilled_bytes, and the
- *                      plan_* fields */
+ *                      num_mismatches, num_defragmentations, bytes_defragged, num_pin_waits, num_repeats, num_drops,
+ *                      bytes_dropped, num_recomputes, num_failed_recomputes, recompute_ns
+ *     set to now       peak_bytes_out to bytes_out_now, peak_host_bytes to host_bytes, peak_bytes_dropped to bytes_dropped_now
+ *     not changed      num_tensors, num_pins, bytes_pinned, bytes_inactive, bytes_out_now, host_bytes, spilled_bytes, num_recipes,
+ *                      num_ghosts, bytes_dropped_now, and the plan_* fields */
 HR_API HR_CHECK_RESULT hr_status hr_lms_get_stats(hr_allocator allocator, hr_lms_stats *stats);
 
 /* Checks the invariants of every tensor of the allocator. HR_OK, or HR_CORRUPT with the number of the first violated invariant.

@@ -13,7 +13,9 @@ LMS_FIELDS = """num_tensors num_pins bytes_pinned bytes_inactive bytes_reclaimed
     num_evictions num_clean_evictions num_restores num_single_reclaims num_multi_reclaims num_full_reclaims num_planned_evictions
     num_prefetches num_prefetch_hits num_prefetch_misses num_prefetches_refused stall_ns num_steps num_steps_planned num_mismatches
     plan_step_ns plan_bound_ns plan_bytes_out plan_bytes_in host_bytes peak_host_bytes spilled_bytes num_defragmentations bytes_defragged
-    num_pin_waits num_repeats""".split()
+    num_pin_waits num_repeats
+    num_recipes num_ghosts num_drops bytes_dropped bytes_dropped_now peak_bytes_dropped
+    num_recomputes num_failed_recomputes recompute_ns""".split()
 
 
 def struct(fields):

@@ -1,9 +1,9 @@
 /* test_state.c - the state machine of a tensor (core/lms/tensor/state.h): from every place exactly the changes of its table are possible, and a
  * stale word changes nothing. Records are driven without a context, so no device is involved. */
-#include "core/lms/lms.h"
+#include "core/lms/recipe/recipe.h"
 #include "test.h"
 
-#define PLACES 8
+#define PLACES 10
 #define GENERATION 7u
 
 static hr__lms lms;
@@ -48,9 +48,11 @@ static void bring_to(enum hr__place place)
 	if (place == HR__PLACE_MOVING || place == HR__PLACE_DESTROYING) return;
 	CHECK(hr__state_begin_eviction(&tensor, word()));
 	if (place == HR__PLACE_EVICTING) return;
-	set_copy(tensor.bytes);
+	tensor.dropped = place != HR__PLACE_EVICTED;
+	if (!tensor.dropped) set_copy(tensor.bytes);
 	tensor.address = 0;
-	hr__state_end_eviction(&tensor, HR__PLACE_EVICTED);
+	hr__state_end_eviction(&tensor, tensor.dropped ? HR__PLACE_DROPPED : HR__PLACE_EVICTED);
+	if (place == HR__PLACE_RECOMPUTING) CHECK(hr__state_begin_recompute(&tensor, word()));
 }
 
 static void test_a_tensor_is_claimed_only_from_the_places_of_the_table(void)
@@ -68,8 +70,12 @@ static void test_a_tensor_is_claimed_only_from_the_places_of_the_table(void)
 			CHECK_EQ(hr__state_begin_restore(&tensor, seen, HR__PLACE_NEW), !stale && place == HR__PLACE_NEW);
 			bring_to((enum hr__place)place);
 			CHECK_EQ(hr__state_begin_restore(&tensor, seen, HR__PLACE_EVICTED), !stale && place == HR__PLACE_EVICTED);
-			const enum hr__place from[] = { HR__PLACE_NEW, HR__PLACE_RESIDENT, HR__PLACE_EVICTED };
-			for (size_t i = 0; i < 3; i++) {
+			bring_to((enum hr__place)place);
+			CHECK_EQ(hr__state_begin_restore(&tensor, seen, HR__PLACE_DROPPED), !stale && place == HR__PLACE_DROPPED);
+			bring_to((enum hr__place)place);
+			CHECK_EQ(hr__state_begin_recompute(&tensor, seen), !stale && place == HR__PLACE_DROPPED);
+			const enum hr__place from[] = { HR__PLACE_NEW, HR__PLACE_RESIDENT, HR__PLACE_EVICTED, HR__PLACE_DROPPED };
+			for (size_t i = 0; i < 4; i++) {
 				bring_to((enum hr__place)place);
 				CHECK_EQ(hr__state_begin_destruction(&tensor, seen, from[i]), !stale && place == (int)from[i]);
 				if (stale || place != (int)from[i]) CHECK_EQ(word(), before);
@@ -131,10 +137,37 @@ static void test_a_displaced_tensor_is_no_longer_so_once_it_is_evicted(void)
 	CHECK(!hr__state_is_displaced(&tensor));
 }
 
+static void test_a_recomputed_tensor_is_resident_or_dropped_again(void)
+{
+	bring_to(HR__PLACE_RECOMPUTING);
+	hr__state_end_recompute(&tensor, HR__PLACE_DROPPED, false);
+	CHECK_EQ((int)hr__state_place(&tensor), (int)HR__PLACE_DROPPED);
+	CHECK(hr__state_begin_recompute(&tensor, word()));
+	tensor.address = 4096;
+	tensor.dropped = false;
+	hr__state_end_recompute(&tensor, HR__PLACE_RESIDENT, true);
+	CHECK_EQ((int)hr__state_place(&tensor), (int)HR__PLACE_RESIDENT);
+	CHECK_EQ(hr__word_pins(word()), 1u);
+}
+
+static void test_a_ghost_is_dropped_and_has_another_generation(void)
+{
+	bring_to(HR__PLACE_DROPPED);
+	uint64_t before = word();
+	CHECK(hr__state_begin_destruction(&tensor, before, HR__PLACE_DROPPED));
+	hr__store_relaxed(&tensor.ghost, HR__GHOST_YES);
+	hr__state_become_ghost(&tensor, GENERATION + 1);
+	CHECK_EQ(word() >> 32, GENERATION + 1);
+	CHECK_EQ((int)hr__state_place(&tensor), (int)HR__PLACE_DROPPED);
+	CHECK(!hr__state_begin_recompute(&tensor, before));
+	CHECK(hr__state_begin_recompute(&tensor, word()));
+}
+
 static void test_a_frozen_tensor_is_what_it_was_when_it_thaws(void)
 {
 	for (int place = HR__PLACE_UNUSED; place < PLACES; place++) {
-		bool settled = place == HR__PLACE_NEW || place == HR__PLACE_RESIDENT || place == HR__PLACE_EVICTED;
+		bool settled = place == HR__PLACE_NEW || place == HR__PLACE_RESIDENT || place == HR__PLACE_EVICTED ||
+		               place == HR__PLACE_DROPPED;
 		bring_to((enum hr__place)place);
 		uint64_t before = word();
 		CHECK_EQ(hr__state_freeze(&tensor), settled);
@@ -160,4 +193,5 @@ static void test_a_record_is_free_only_without_memory_and_copy(void)
 
 TEST_MAIN(T(test_a_tensor_is_claimed_only_from_the_places_of_the_table), T(test_a_pin_keeps_a_tensor_and_its_last_unpin_forgets_the_address),
           T(test_the_last_unpin_of_a_failed_call_claims_the_tensor), T(test_a_displaced_tensor_is_no_longer_so_once_it_is_evicted),
+          T(test_a_recomputed_tensor_is_resident_or_dropped_again), T(test_a_ghost_is_dropped_and_has_another_generation),
           T(test_a_frozen_tensor_is_what_it_was_when_it_thaws), T(test_a_record_is_free_only_without_memory_and_copy))

@@ -548,6 +548,21 @@ static void test_policy_without_score(void)
 	       "policy \"mine\": score is missing");
 }
 
+static hr_status recompute(void *user, const hr_recompute *call)
+{
+	(void)user, (void)call;
+	return HR_IO;
+}
+static void fill_hr_recipe(void *given)
+{
+	static hr_tensor output;
+	output = shared_tensor();
+	*(hr_recipe *)given = (hr_recipe){ .recompute = recompute, .outputs = &output, .output_count = 1 };
+}
+#define init_hr_recipe NULL
+static hr_status use_set_recipe(void *given) { return hr_tensor_set_recipe(given); } /* Large Model Support is off there */
+INPUT(set_recipe, hr_recipe, output_count, "hr_tensor_set_recipe", "call hr_recipe_init first", HR_UNSUPPORTED)
+
 /* ---- recording and analysis ---- */
 
 static void init_hr_profiler_options(void *given, size_t struct_size)
@@ -753,7 +768,7 @@ TEST_MAIN(T(test_init_clears_the_struct_and_sets_its_size), T(test_configure_cud
           T(test_embedded_oom_options), T(test_alloc), T(test_would_fit), T(test_older_request_in_a_context), T(test_would_fit_verdict), T(test_oom_verdict),
           T(test_allocation_info), T(test_region), T(test_register_allocator), T(test_older_custom_allocator_has_no_statistics), T(test_allocator_stats),
           T(test_device_stats), T(test_memory_info), T(test_scope_end), T(test_stats_format), T(test_stats_json), T(test_lms_configure),
-          T(test_tensor_create), T(test_tensor_info), T(test_lms_stats), T(test_register_policy), T(test_policy_without_score), T(test_profiler_start),
+          T(test_tensor_create), T(test_tensor_info), T(test_lms_stats), T(test_register_policy), T(test_set_recipe), T(test_policy_without_score), T(test_profiler_start),
           T(test_parse_arguments), T(test_profile_report), T(test_preset_of_an_older_program), T(test_session_open), T(test_session_run),
           T(test_function_call), T(test_run_metadata), T(test_apply_gradients), T(test_minimize), T(test_older_optimizer_has_the_defaults_of_its_kind),
           T(test_null_structs))

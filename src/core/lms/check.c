@@ -9,6 +9,7 @@
  * flag for that (hr__cache.pinning), which nothing else reads. */
 #include "core/base/status.h"
 #include "core/lms/context.h"
+#include "core/lms/recipe/recipe.h"
 #include "core/memory/bfc/tensor_block.h"
 
 #define ATTEMPTS 256u
@@ -50,7 +51,9 @@ static int check_tensor(const hr__tensor *tensor)
 	if (!resident && tensor->address) return 2;
 	if (resident && hr__tensor_owns_pages(tensor) && (!tensor->span || hr__span_address(tensor->span) != tensor->address)) return 7;
 	if (place == HR__PLACE_EVICTED && tensor->fixed && !tensor->span) return 7;
-	return (place == HR__PLACE_EVICTED && !tensor->copy.bytes) || (place == HR__PLACE_NEW && tensor->copy.bytes) ? 3 : 0;
+	bool empty = place == HR__PLACE_NEW || place == HR__PLACE_DROPPED;
+	if ((place == HR__PLACE_EVICTED && !tensor->copy.bytes) || (empty && tensor->copy.bytes)) return 3;
+	return hr__recipe_check(tensor);
 }
 
 /* 9, or 0. All tensors are frozen. */
@@ -65,11 +68,10 @@ static int check_queues(const hr__lms *lms)
 		bool by_use = tensor->queued[HR__EVICT_BY_USE] != HR__EVICT_UNQUEUED,
 			 planned = tensor->queued[HR__EVICT_PLANNED] != HR__EVICT_UNQUEUED;
 		bool recent = tensor->queued[HR__EVICT_RECENT] != HR__EVICT_UNQUEUED;
-		if (by_use != (lms->enabled && place == HR__PLACE_RESIDENT) || (planned && !by_use) ||
-		    (recent && place != HR__PLACE_EVICTED))
-			return 9;
+		bool out = place == HR__PLACE_EVICTED || place == HR__PLACE_DROPPED;
+		if (by_use != (lms->enabled && place == HR__PLACE_RESIDENT) || (planned && !by_use) || (recent && !out)) return 9;
 		if (hr__load_relaxed(&tensor->evict_first) && !planned) return 9;
-		if (place == HR__PLACE_EVICTED && recent != (i < lms->resident_count)) return 9;
+		if (out && recent != (i < lms->resident_count)) return 9;
 	}
 	return lms->queue_mismatches ? 9 : 0;
 }
@@ -91,21 +93,26 @@ static bool is_pinning(hr__lms *lms)
 static int check_frozen(hr__lms *lms)
 {
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
-	uint64_t resident = 0, evicted = 0, pinned = 0;
+	uint64_t resident = 0, out = 0, pinned = 0, ghosts = 0, dropped = 0;
 	for (uint32_t i = 0; i < lms->member_count; i++) {
 		const hr__tensor *tensor = lms->members[i];
 		uint64_t word = hr__load_relaxed(&tensor->word);
 		int wrong = check_tensor(tensor);
 		if (wrong) return wrong;
-		if (hr__state_frozen_place(word) == HR__PLACE_EVICTED) evicted += tensor->device_bytes;
-		if (hr__state_frozen_place(word) != HR__PLACE_RESIDENT) continue;
+		enum hr__place place = hr__state_frozen_place(word);
+		bool ghost = hr__load_relaxed(&tensor->ghost);
+		if (place == HR__PLACE_DROPPED && !ghost) dropped += tensor->device_bytes;
+		if ((place == HR__PLACE_EVICTED || place == HR__PLACE_DROPPED) && !ghost) out += tensor->device_bytes;
+		if (place != HR__PLACE_RESIDENT) continue;
 		resident += tensor->device_bytes;
+		if (ghost) ghosts += tensor->device_bytes;
 		if (word & HR__WORD_PINS) pinned += tensor->device_bytes;
 	}
 	int broken = check_queues(lms);
 	if (broken) return broken;
 	if ((int64_t)resident != hr__load_acquire(&lms->resident)) return 5;
-	if (lms->enabled && (int64_t)(resident + evicted) != hr__load_acquire(&lms->live)) return 5;
+	if (lms->enabled && (int64_t)(resident - ghosts + out) != hr__load_acquire(&lms->live)) return 5;
+	if ((int64_t)dropped != hr__load_acquire(&lms->stats.bytes_dropped_now)) return 5;
 	if ((int64_t)pinned == hr__lms_pinned(lms)) return 0;
 	if (is_pinning(lms)) return HR__LMS_CHECK_BUSY;
 	return (int64_t)pinned == hr__lms_pinned(lms) ? 0 : 5;

@@ -6,6 +6,7 @@
 #include "core/base/text/settings.h"
 #include "core/base/status.h"
 #include "core/lms/context.h"
+#include "core/lms/recipe/recipe.h"
 
 #define VARIABLE HR__LMS_VARIABLE
 #define CONTEXT_BYTES (sizeof(hr__lms) + _Alignof(hr__lms)) /* small blocks are not aligned to cache lines */
@@ -128,6 +129,8 @@ static hr_status check_options(const hr__allocator *allocator, const hr_lms_opti
 	if (options->safety != HR_SAFETY_NONE && options->safety != HR_SAFETY_HOST_MAPPED)
 		return hr__fail(HR_INVALID_ARGUMENT, "safety is %d, which is neither HR_SAFETY_NONE nor HR_SAFETY_HOST_MAPPED",
 		                (int)options->safety);
+	if (options->recipe_depth > HR__RECIPE_DEPTH_MAX)
+		return hr__fail(HR_INVALID_ARGUMENT, "recipe_depth is %u, which is above %u", options->recipe_depth, HR__RECIPE_DEPTH_MAX);
 	if (options->safety == HR_SAFETY_NONE) return HR_OK;
 	hr_status status = hr__host_pages_check(allocator->device);
 	return status ? hr__fail_in(status, "%s does not support HR_SAFETY_HOST_MAPPED", hr__device_name(allocator->device)) : HR_OK;
@@ -162,6 +165,8 @@ static hr_status build_context(hr__allocator *allocator, const hr_lms_options *o
 	lms->safety = options->safety;
 	lms->wait_ns = options->wait_ns;
 	lms->defrag_budget = options->defrag_budget;
+	lms->recipe_depth = options->recipe_depth ? options->recipe_depth : HR__RECIPE_DEPTH_DEFAULT;
+	hr__store_relaxed(&lms->recompute, options->recompute);
 	lms->csv = -1;
 	hr__store_relaxed(&lms->limit, options->limit ? options->limit : UINT64_MAX);
 	hr__lock_init(&lms->lock, HR__RANK_LMS);
@@ -297,7 +302,7 @@ void hr__lms_leaks(hr__leaks *found)
 	for (hr__lms *lms = all.contexts; lms; lms = lms->next)
 		for (uint32_t i = 0; i < lms->member_count; i++) {
 			const hr__tensor *tensor = lms->members[i];
-			hr__leaks_add_tensor(found, tensor->op, tensor->scope, tensor->tag, tensor->device_bytes);
+			if (!hr__load_relaxed(&tensor->ghost)) hr__leaks_add_tensor(found, tensor->op, tensor->scope, tensor->tag, tensor->device_bytes);
 		}
 	hr__lock_release(&all.lock);
 }

@@ -18,11 +18,12 @@
  *                    defrag_pages.c    frees whole pages for that
  *     policy/        the learned policy: learned.c records a step (record.c, link.c), steps.c makes a plan of it (active_plan.c),
  *                    follow.c follows the plan
+ *     recipe/        tensors that are dropped and computed again (recipe.h)
  *     plan/          the planner (plan.h)
  *     host/          host copies (host.h)
  *
  * LOCKS. A tensor's word (state.h) controls access to its other fields. While the tensor is resident and pinned, any thread may
- * read them. The thread that set EVICTING, RESTORING, MOVING or DESTROYING has exclusive access. [lock] of the context guards the
+ * read them. The thread that set EVICTING, RESTORING, RECOMPUTING, MOVING or DESTROYING has exclusive access. [lock] of the context guards the
  * list of tensors and the data of policies. Nothing is copied while it is held, and a request that finds free memory never acquires
  * it. */
 #ifndef HR_LMS_LMS_H
@@ -38,6 +39,7 @@
 #include "core/memory/bfc/room_search.h"
 #include "core/memory/bfc/span.h"
 #include "core/memory/bfc/tensor_block.h"
+#include "core/trace/trace.h"
 
 typedef struct hr__lms hr__lms;
 
@@ -112,6 +114,9 @@ struct hr__lms {
 	char policy_name[32];
 	int csv;                     /* file of step statistics; -1 = none */
 	struct hr__learned *learned; /* NULL unless enabled with the policy "learned" */
+	uint32_t recipe_depth;       /* most recipes that run one inside another */
+
+	hr__atomic_u8 recompute;  /* tensors may be dropped, and recipes set; hr_lms_set_recompute */
 
 	hr__atomic_u64 limit;     /* of bytes of resident tensors; UINT64_MAX = none */
 	hr__atomic_u64 clock;     /* number of pin calls */
@@ -135,6 +140,9 @@ struct hr__lms {
 	uint64_t queue_mismatches;        /* choices by the queues that differ from a scan of all tensors (hr__reclaim_compares) */
 	hr__stall stalls[HR__STALLS_MAX]; /* not evaluated yet: a ring */
 	uint32_t stall_first, stall_count;
+	uint64_t recipe_walk;     /* number of the last walk over recipes */
+	uint32_t recipes_running;
+	hr__tensor *ghosts;       /* that may have memory, linked by next_ghost */
 	uint64_t csv_offset;
 	bool in_step;
 	hr__step_start step_start;
@@ -186,6 +194,7 @@ static inline void hr__lms_count(hr__atomic_i64 *counter, int64_t n)
 }
 void hr__lms_raise(hr__atomic_i64 *to, int64_t value);
 void hr__lms_raise_u64(hr__atomic_u64 *to, uint64_t value);
+void hr__lms_count_live(hr__lms *lms, int64_t bytes); /* adds to lms->live (move.c) */
 
 /* Whether the allocator with that handle has an open context. A context closes before its allocator. */
 bool hr__lms_is_open(uint64_t allocator);
@@ -212,22 +221,23 @@ void hr__lms_list_as_evicted(hr__lms *lms, hr__tensor *tensor);
 void hr__lms_list_as_resident(hr__lms *lms, hr__tensor *tensor);
 /* Destroys every tensor, pinned or not, because the allocator is closing. */
 void hr__lms_destroy_tensors(hr__lms *lms);
-void hr__tensor_forget_all(void); /* after fork */
+void hr__tensor_destroy_ghost(hr__tensor *ghost); /* that no recipe depends on */
+void hr__tensor_forget_all(void);                 /* after fork */
 void hr__tensor_shutdown(void);
 
 /* ---- moving (move.c); the caller has exclusive access to the tensor ---- */
 
 /* Makes sure that a resident tensor (EVICTING) has a host copy. The tensor stays resident. HR_NOT_READY: it is unwritten. */
 hr_status hr__move_copy_to_host(hr__tensor *tensor);
-/* Frees the device memory of a tensor that has a host copy. [stream] uses the memory next; lms->in_stream and lms->out_stream mean
+/* Frees the device memory of a tensor that has a host copy or is dropped. [stream] uses the memory next; lms->in_stream and lms->out_stream mean
  * that the stream is not known. For HR_STREAM_HOST the host waits when it gets the memory. */
 hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream);
-/* hr__move_copy_to_host and hr__move_free_memory; then settles the tensor: EVICTED, or RESIDENT on failure. An unwritten tensor
- * becomes NEW, without a copy. */
+/* hr__move_copy_to_host and hr__move_free_memory; then settles the tensor: EVICTED, or RESIDENT on failure. A tensor that is computed
+ * again in less time is DROPPED. An unwritten tensor becomes NEW, without a copy. */
 hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream);
 /* Frees the memory of an unwritten tensor (EVICTING) and settles it: NEW, or RESIDENT if the device does not release its pages. */
 hr_status hr__move_free_unwritten(hr__tensor *tensor);
-/* Allocates memory (RESTORING). [contents]: and restores the contents. [inactive]: no pin follows at once. On failure the tensor is
+/* Allocates memory (RESTORING or RECOMPUTING). [contents]: and restores the contents. [inactive]: no pin follows at once. On failure the tensor is
  * unchanged. Does not settle. */
 hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, bool inactive);
 /* Frees its memory and its host copy, if any. If it fails and the tensor still has a span, nothing has changed. */
@@ -245,6 +255,14 @@ hr_status hr__move_down(hr__tensor *tensor);
 hr_status hr__move_reload(hr__tensor *tensor, uint64_t word);
 /* verify: checks the contents after the last unpin (EVICTING). HR_CORRUPT if they changed without a write pin. */
 hr_status hr__move_verify(hr__tensor *tensor, hr_stream stream);
+/* verify: makes sure that the checksum of the contents is known (EVICTING). */
+hr_status hr__move_know_sum(hr__tensor *tensor);
+/* verify: compares recomputed contents with those that were dropped. HR_CORRUPT if they differ. */
+hr_status hr__move_compare_recomputed(hr__tensor *tensor, hr_stream stream);
+/* Drops the host copy, if there is one. With the lock. */
+void hr__move_drop_copy(hr__tensor *tensor);
+/* Writes an event of the tensor's memory. [bytes] are those that a copy moves; 0 = evicted or restored without a copy. */
+void hr__move_trace(const hr__tensor *tensor, hr__event_kind kind, uint64_t bytes);
 
 /* ---- checksums (checksum.c) ---- */
 

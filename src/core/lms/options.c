@@ -41,6 +41,7 @@ static hr_status read_setting(const char *key, const char *value, hr_lms_options
 	if (!strcmp(key, "enabled")) return read_flag(key, value, &options->enabled);
 	if (!strcmp(key, "defrag")) return read_flag(key, value, &options->defrag);
 	if (!strcmp(key, "verify")) return read_flag(key, value, &options->verify);
+	if (!strcmp(key, "recompute")) return read_flag(key, value, &options->recompute);
 	if (!strcmp(key, "limit")) return read_size(key, value, &options->limit);
 	if (!strcmp(key, "host_limit")) return read_size(key, value, &options->host_limit);
 	if (!strcmp(key, "spill_limit")) return read_size(key, value, &options->spill_limit);
@@ -51,8 +52,7 @@ static hr_status read_setting(const char *key, const char *value, hr_lms_options
 	else
 		return hr__fail(HR_INVALID_ARGUMENT,
 		                "%s: unknown setting; the settings are enabled, policy, limit, host_limit, spill_dir, spill_limit, defrag, "
-		                "defrag_budget, "
-		                "verify, step_csv",
+		                "defrag_budget, verify, recompute, step_csv",
 		                VARIABLE);
 	return HR_OK;
 }
@@ -96,7 +96,8 @@ static void plain_defaults(hr_lms_options *options)
 		                         .enabled = hr__load_relaxed(&enabled_setting) == 1,
 		                         .defrag = hr__load_relaxed(&defrag_setting) == 1,
 		                         .policy = "learned",
-		                         .wait_ns = DEFAULT_WAIT_NS };
+		                         .wait_ns = DEFAULT_WAIT_NS,
+		                         .recompute = true };
 }
 
 static hr_status initial_options(hr_lms_options *options)

@@ -18,7 +18,8 @@ static int64_t count_pins(hr__lms *lms)
 	X(bytes_reclaimed) X(bytes_copied_out) X(bytes_copied_in) X(num_evictions) X(num_clean_evictions) X(num_restores)       \
 	X(num_single_reclaims) X(num_multi_reclaims) X(num_full_reclaims) X(num_planned_evictions) X(num_prefetches)            \
 	X(num_prefetch_hits) X(num_prefetch_misses) X(num_prefetches_refused) X(stall_ns) X(num_steps) X(num_steps_planned)     \
-	X(num_mismatches) X(num_defragmentations) X(bytes_defragged) X(num_pin_waits) X(num_repeats)
+	X(num_mismatches) X(num_defragmentations) X(bytes_defragged) X(num_pin_waits) X(num_repeats)     \
+	X(num_drops) X(bytes_dropped) X(num_recomputes) X(num_failed_recomputes) X(recompute_ns)
 /* clang-format on */
 
 #define SINCE(lms, name) (hr__load_relaxed(&(lms)->stats.name) - hr__load_relaxed(&(lms)->base.name))
@@ -69,5 +70,6 @@ void hr__lms_stats_reset(hr__allocator *allocator)
 	COUNTED(REBASE)
 #undef REBASE
 	hr__store_relaxed(&lms->stats.peak_bytes_out, hr__load_relaxed(&lms->stats.bytes_out_now));
+	hr__store_relaxed(&lms->stats.peak_bytes_dropped, hr__load_relaxed(&lms->stats.bytes_dropped_now));
 	if (lms->host) hr__host_reset_peaks(lms->host);
 }

@@ -43,7 +43,7 @@ hr_status hr__step_csv_open(hr__lms *lms, const char *path)
 
 void hr__step_csv_write(hr__lms *lms, int64_t step)
 {
-	char line[1024];
+	char line[2048];
 	hr_lms_stats stats = { .struct_size = sizeof stats };
 	if (lms->csv < 0 || hr_lms_get_stats(lms->handle, &stats)) return;
 	size_t used = (size_t)snprintf(line, sizeof line, "%lld,%llu", (long long)step,

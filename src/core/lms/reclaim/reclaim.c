@@ -144,7 +144,7 @@ void hr__reclaim_sort_by_address(hr__tensor **tensors, size_t count)
 	hr__sort(tensors, count, sizeof *tensors, address_before, NULL);
 }
 
-/* Moves evicted members behind the resident ones, so that later scans skip them. A RESTORING tensor stays where it is: the thread
+/* Moves evicted and dropped members behind the resident ones, so that later scans skip them. A RESTORING tensor stays where it is: the thread
  * that claimed it puts it in its place, under the lock. */
 static void list_recent_as_evicted(hr__lms *lms)
 {
@@ -153,7 +153,8 @@ static void list_recent_as_evicted(hr__lms *lms)
 	uint32_t count = 0;
 	for (uint32_t i = 0; i < departed->count; i++) {
 		hr__tensor *tensor = departed->items[i].tensor;
-		if (hr__word_place(hr__load_acquire(&tensor->word)) == HR__PLACE_EVICTED) lms->order[count++] = tensor;
+		enum hr__place place = hr__word_place(hr__load_acquire(&tensor->word));
+		if (place == HR__PLACE_EVICTED || place == HR__PLACE_DROPPED) lms->order[count++] = tensor;
 	}
 	for (uint32_t i = 0; i < count; i++) hr__evict_queue_remove(lms, HR__EVICT_RECENT, lms->order[i]);
 	hr__sort(lms->order, count, sizeof *lms->order, member_before, NULL);

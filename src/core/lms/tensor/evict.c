@@ -1,6 +1,6 @@
 /* evict.c - eviction and prefetch of one tensor, on request of the program or the policy. */
 #include "core/base/status.h"
-#include "core/lms/lms.h"
+#include "core/lms/recipe/recipe.h"
 
 static hr_status fail_not_evictable(const hr__tensor *tensor)
 {
@@ -22,6 +22,7 @@ hr_status hr_tensor_evict(hr_tensor handle)
 		if (word >> 32 != handle.id >> 32) return hr__tensor_fail_closed(handle);
 		switch (hr__word_place(word)) {
 		case HR__PLACE_NEW:
+		case HR__PLACE_DROPPED:
 		case HR__PLACE_EVICTED: return HR_OK;
 		case HR__PLACE_UNUSED:
 		case HR__PLACE_DESTROYING: return hr__tensor_fail_closed(handle);
@@ -30,7 +31,10 @@ hr_status hr_tensor_evict(hr_tensor handle)
 				return hr__fail(HR_IN_USE, "%s is pinned; unpin it first", hr__tensor_name(tensor, name, sizeof name));
 			if (!hr__state_begin_eviction(tensor, word)) break;
 			return hr__move_evict(tensor, tensor->lms->out_stream);
-		default: hr__state_wait(attempt);
+		default:
+			status = hr__recompute_check_own(tensor);
+			if (status) return status;
+			hr__state_wait(attempt);
 		}
 	}
 }
@@ -56,6 +60,13 @@ hr_status hr__lms_prefetch(hr__tensor *tensor, uint64_t word)
 	return status;
 }
 
+static hr_status fail_dropped(const hr__tensor *tensor)
+{
+	char name[HR__TENSOR_NAME];
+	return hr__fail(HR_UNSUPPORTED, "%s is dropped: there is nothing to restore, and a pin recomputes it",
+	                hr__tensor_name(tensor, name, sizeof name));
+}
+
 hr_status hr_tensor_prefetch(hr_tensor handle)
 {
 	hr_status status;
@@ -67,9 +78,15 @@ hr_status hr_tensor_prefetch(hr_tensor handle)
 		switch (hr__word_place(word)) {
 		case HR__PLACE_UNUSED:
 		case HR__PLACE_DESTROYING: return hr__tensor_fail_closed(handle);
+		case HR__PLACE_RECOMPUTING:
+			status = hr__recompute_check_own(tensor);
+			if (status) return status;
+			hr__state_wait(attempt);
+			break;
 		case HR__PLACE_EVICTING:
 		case HR__PLACE_RESTORING: hr__state_wait(attempt); break;
 		case HR__PLACE_EVICTED: return hr__lms_prefetch(tensor, word);
+		case HR__PLACE_DROPPED: return fail_dropped(tensor);
 		default: return HR_OK;
 		}
 	}

@@ -10,6 +10,7 @@
  *   move       memory is allocated on the in stream, which waits for the streams that used the tensor, copies it, and is marked. To
  *              the next pin it looks like a restore. Streams of current pins are made to wait at once
  *   repair     the contents of a displaced tensor (state.h) are copied back from the host, on the in stream
+ *   recompute  memory is allocated on the stream of the pin, where the work that computes it follows (recipe/memory.c)
  *
  * Each wait is for one stream up to one mark (device.h); the number kept is the epoch that the mark covers. */
 #include <stdio.h>
@@ -17,7 +18,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
-#include "core/lms/lms.h"
+#include "core/lms/recipe/recipe.h"
 #include "core/memory/bfc/tensor_block.h"
 #include "core/trace/stacks.h"
 #include "core/trace/trace.h"
@@ -50,21 +51,23 @@ static hr_status order(hr__lms *lms, hr_stream stream, uint64_t streams, uint64_
 	return hr__device_order(lms->device, stream, streams, epoch, &waits);
 }
 
-/* Where a host copy is, for traces: its address, or its offset in the file with the highest bit set. */
-static uint64_t host_location(const hr__host_copy *copy)
+/* Where a host copy is, for traces: its address, or its offset in the file with the highest bit set. A dropped tensor has none; its
+ * number, with the two highest bits set, takes the place of it. */
+static uint64_t host_location(const hr__tensor *tensor)
 {
+	const hr__host_copy *copy = &tensor->copy;
+	if (tensor->dropped) return (uint64_t)(tensor->index + 1) | UINT64_C(3) << 62;
 	return copy->address || !copy->bytes ? copy->address : copy->offset | UINT64_C(1) << 63;
 }
 
-/* [bytes] are those that a copy moves; 0 = evicted or restored without a copy. */
-static void trace_move(const hr__tensor *tensor, hr__event_kind kind, uint64_t bytes)
+void hr__move_trace(const hr__tensor *tensor, hr__event_kind kind, uint64_t bytes)
 {
-	if (hr__trace_is_on())
+	if (hr__trace_is_on() && !hr__load_relaxed(&tensor->ghost)) /* the program has freed a ghost */
 		hr__trace_event(&(hr__event){ .kind = kind,
 		                              .allocator = (uint32_t)tensor->lms->allocator->id,
 		                              .stream = kind == HR__EVENT_EVICT ? tensor->lms->out_stream : tensor->lms->in_stream,
 		                              .address = tensor->address,
-		                              .address2 = host_location(&tensor->copy),
+		                              .address2 = host_location(tensor),
 		                              .bytes = bytes,
 		                              .requested = bytes,
 		                              .op = tensor->op,
@@ -106,16 +109,47 @@ hr_status hr__move_verify(hr__tensor *tensor, hr_stream stream)
 	return HR_OK;
 }
 
-/* After a restore: compares the contents with those at the last unpin. */
-static hr_status compare_checksum(hr__tensor *tensor, hr_stream stream)
+hr_status hr__move_know_sum(hr__tensor *tensor)
+{
+	HR_ASSERT(tensor->lms->verify && tensor->address && hr__state_place(tensor) == HR__PLACE_EVICTING);
+	hr__lms *lms = tensor->lms;
+	if (!hr__load_relaxed(&tensor->written) && hr__load_relaxed(&tensor->sum_known)) return HR_OK;
+	hr_status status = order(lms, lms->out_stream, hr__load_relaxed(&tensor->use_streams) & ~bit(lms->out_stream),
+	                         hr__load_relaxed(&tensor->use_epoch));
+	if (!status) status = hr__move_verify(tensor, lms->out_stream);
+	if (status) add_user(tensor, lms->out_stream);
+	return status;
+}
+
+/* Compares the contents with those at the last unpin. */
+static hr_status compare(hr__tensor *tensor, hr_stream stream, bool *same)
 {
 	HR_ASSERT(tensor->lms->verify && tensor->address);
 	uint64_t sum;
-	char name[HR__TENSOR_NAME];
+	*same = true;
 	if (!hr__load_relaxed(&tensor->sum_known)) return HR_OK;
 	hr_status status = hr__checksum(tensor->lms, tensor->address, tensor->bytes, stream, &sum);
-	if (status || sum == tensor->sum) return status;
+	if (!status) *same = sum == tensor->sum;
+	return status;
+}
+
+static hr_status compare_checksum(hr__tensor *tensor, hr_stream stream)
+{
+	char name[HR__TENSOR_NAME];
+	bool same;
+	hr_status status = compare(tensor, stream, &same);
+	if (status || same) return status;
 	return hr__fail(HR_CORRUPT, "%s was restored with other contents than it was evicted with",
+	                hr__tensor_name(tensor, name, sizeof name));
+}
+
+hr_status hr__move_compare_recomputed(hr__tensor *tensor, hr_stream stream)
+{
+	char name[HR__TENSOR_NAME];
+	bool same;
+	hr_status status = compare(tensor, stream, &same);
+	if (status || same) return status;
+	return hr__fail(HR_CORRUPT, "the op is not deterministic, or an input has changed: %s got other contents than it was dropped with",
 	                hr__tensor_name(tensor, name, sizeof name));
 }
 
@@ -134,7 +168,7 @@ static void report_moved(const hr__tensor *tensor, uint64_t address)
 }
 
 /* The last work queued on the copy is its restore, or else its store. */
-static void drop_copy(hr__tensor *tensor)
+void hr__move_drop_copy(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
 	hr__host_copy copy = tensor->copy;
@@ -212,7 +246,7 @@ static bool make_host_room(hr__lms *lms, const hr__tensor *except, uint64_t byte
 		if (other->copy.bytes && !hr__load_relaxed(&other->evict_first) && !hr__tensor_is_shadowed(other) &&
 		    !hr__state_is_displaced(other)) {
 			freed += other->copy.bytes;
-			drop_copy(other);
+			hr__move_drop_copy(other);
 		}
 		hr__state_end_eviction(other, HR__PLACE_RESIDENT);
 	}
@@ -231,7 +265,7 @@ hr_status hr__move_copy_to_host(hr__tensor *tensor)
 	if (status == HR_OUT_OF_MEMORY && make_host_room(lms, tensor, tensor->bytes)) status = store_contents(tensor);
 	if (status) return status;
 	hr__lms_count(&lms->stats.bytes_copied_out, (int64_t)tensor->bytes);
-	trace_move(tensor, HR__EVENT_EVICT, tensor->bytes);
+	hr__move_trace(tensor, HR__EVENT_EVICT, tensor->bytes);
 	tensor->eviction_traced = true;
 	return HR_OK;
 }
@@ -243,7 +277,7 @@ static void count_out(hr__lms *lms, int64_t bytes)
 }
 
 /* If tensors are never evicted, the allocator's own peak is enough. */
-static void count_live(hr__lms *lms, int64_t bytes)
+void hr__lms_count_live(hr__lms *lms, int64_t bytes)
 {
 	if (!lms->enabled) return;
 	int64_t now = hr__fetch_add_relaxed(&lms->live, bytes) + bytes;
@@ -289,33 +323,37 @@ hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream)
 	hr__lms *lms = tensor->lms;
 	uint64_t streams, epoch;
 	hr_status status;
-	HR_ASSERT(tensor->copy.bytes);
+	bool dropped = tensor->dropped;
+	HR_ASSERT(tensor->copy.bytes || dropped);
 	if (hr__tensor_owns_pages(tensor)) {
 		status = hr__fixed_unmap(tensor);
 	} else {
 		status = last_users(tensor, stream, &streams, &epoch);
-		if (!status && tensor->moved) report_moved(tensor, readable_copy(tensor, stream)); /* readable_copy may wait */
+		if (!status && tensor->moved) /* readable_copy may wait */
+			report_moved(tensor, dropped ? 0 : readable_copy(tensor, stream));
 		if (!status) status = hr__block_give(lms->allocator, tensor->address, streams, epoch, true);
 	}
 	if (status) return status;
 	hr__meters_add_inactive(lms->allocator, -(int64_t)tensor->device_bytes);
-	if (!tensor->eviction_traced) trace_move(tensor, HR__EVENT_EVICT, 0);
+	if (!tensor->eviction_traced || dropped) hr__move_trace(tensor, HR__EVENT_EVICT, 0);
 	tensor->eviction_traced = false;
 	hr__learned_evicted(lms, tensor);
 	int64_t bytes = (int64_t)tensor->device_bytes;
 	hr__lms_count(&lms->resident, -bytes);
 	hr__lms_count(&lms->stats.bytes_reclaimed, bytes);
-	hr__lms_count(&lms->stats.num_evictions, 1);
-	count_out(lms, bytes);
-	hr__fetch_add_relaxed(&tensor->evictions, 1);
+	hr__lms_count(dropped ? &lms->stats.num_drops : &lms->stats.num_evictions, 1);
+	if (dropped) hr__lms_count(&lms->stats.bytes_dropped, bytes);
+	else count_out(lms, bytes);
+	if (!dropped) hr__fetch_add_relaxed(&tensor->evictions, 1);
 	hr__lock_take(&lms->lock);
 	hr__store_relaxed(&tensor->evict_first, 0);
 	hr__evict_queue_remove(lms, HR__EVICT_BY_USE, tensor);
 	hr__evict_queue_remove(lms, HR__EVICT_PLANNED, tensor);
 	hr__evict_queue_put(lms, HR__EVICT_RECENT, tensor);
+	tensor->address = 0;
+	if (dropped) hr__move_drop_copy(tensor);
 	hr__lock_release(&lms->lock);
 	hr__store_relaxed(&tensor->prefetched, 0);
-	tensor->address = 0;
 	return HR_OK;
 }
 
@@ -325,6 +363,7 @@ hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream)
 	hr__lms *lms = tensor->lms;
 	bool clean = tensor->copy.bytes != 0;
 	if (hr__load_relaxed(&tensor->unwritten)) return hr__move_free_unwritten(tensor);
+	if (hr__drop_is_cheaper(tensor)) return hr__drop(tensor, stream);
 	hr__lms_begin_move(lms);
 	hr_status status = hr__move_copy_to_host(tensor);
 	if (!status) status = hr__move_free_memory(tensor, stream);
@@ -372,12 +411,17 @@ hr_status hr_tensor_host_end(hr_tensor handle)
 
 /* ---- restoring ---- */
 
-/* Whether the tensor had memory before, while it is RESTORING: only its first memory is counted as a request, and its destruction
+static __attribute__((unused)) bool gets_memory(const hr__tensor *tensor)
+{
+	return hr__state_place(tensor) == HR__PLACE_RESTORING || hr__state_place(tensor) == HR__PLACE_RECOMPUTING;
+}
+
+/* Whether the tensor had memory before, while it is RESTORING or RECOMPUTING: only its first memory is counted as a request, and its destruction
  * then is the free. */
 static bool had_memory(const hr__tensor *tensor)
 {
-	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RESTORING && !tensor->address);
-	return tensor->copy.bytes != 0;
+	HR_ASSERT(gets_memory(tensor) && !tensor->address);
+	return tensor->copy.bytes != 0 || tensor->dropped;
 }
 
 /* Allocates at the address that the plan assigns, if that is free or planned evictions can free it. */
@@ -455,10 +499,10 @@ static hr_status load_contents(hr__tensor *tensor, uint64_t *epoch)
 
 hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, bool inactive)
 {
-	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RESTORING && !tensor->address);
+	HR_ASSERT(gets_memory(tensor) && !tensor->address);
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
-	bool was_out = tensor->copy.bytes != 0, copies = was_out && contents;
+	bool was_out = tensor->copy.bytes != 0, copies = was_out && contents, dropped = tensor->dropped;
 	uint64_t epoch = 0;
 	hr_status status = take_memory(tensor, copies ? lms->in_stream : stream, inactive);
 	if (status) return status;
@@ -484,17 +528,17 @@ hr_status hr__move_restore(hr__tensor *tensor, hr_stream stream, bool contents, 
 	hr__store_relaxed(&tensor->copy_epoch, 0);
 	hr__store_relaxed(&tensor->use_streams, bit(copies ? lms->in_stream : stream));
 	hr__store_relaxed(&tensor->use_epoch, copies ? epoch : hr__device_epoch(lms->device));
-	if (was_out) trace_move(tensor, HR__EVENT_RESTORE, copies ? tensor->bytes : 0); /* while the copy's location is known */
+	if (was_out || dropped) hr__move_trace(tensor, HR__EVENT_RESTORE, copies ? tensor->bytes : 0); /* while the copy's location is known */
 	if (lms->enabled) {
 		hr__lock_take(&lms->lock);
 		hr__lms_list_as_resident(lms, tensor);
 		hr__evict_queue_remove(lms, HR__EVICT_RECENT, tensor);
 		hr__evict_queue_put(lms, HR__EVICT_BY_USE, tensor);
-		if (!contents) drop_copy(tensor);
+		if (!contents) hr__move_drop_copy(tensor);
 		hr__lock_release(&lms->lock);
 	}
 	int64_t bytes = (int64_t)tensor->device_bytes;
-	if (!was_out) count_live(lms, bytes);
+	if (!was_out && !dropped) hr__lms_count_live(lms, bytes);
 	if (was_out) {
 		count_out(lms, -bytes);
 		hr__lms_count(&lms->stats.num_restores, 1);
@@ -519,7 +563,7 @@ hr_status hr__move_invalidate_copy(hr__tensor *tensor, hr_stream stream)
 		if (copied) status = order(lms, stream, bit(lms->out_stream), copied);
 		/* Waiting for [stream] then covers that copy, even if the pin fails. */
 		if (!status && copied) add_user(tensor, stream);
-		if (!status) drop_copy(tensor);
+		if (!status) hr__move_drop_copy(tensor);
 		if (!status) hr__store_relaxed(&tensor->copy_epoch, 0);
 	}
 	hr__store_relaxed(&tensor->evict_first, 0);
@@ -539,7 +583,7 @@ hr_status hr__move_release(hr__tensor *tensor)
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_DESTROYING || hr__state_place(tensor) == HR__PLACE_EVICTING);
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
-	bool had_contents = tensor->address || tensor->copy.bytes;
+	bool ghost = hr__load_relaxed(&tensor->ghost) == HR__GHOST_YES, had_contents = tensor->address || tensor->copy.bytes || tensor->dropped;
 	hr_status status = HR_OK;
 	if (hr__state_place(tensor) == HR__PLACE_DESTROYING) tensor->moved = NULL;
 	if (hr__tensor_owns_pages(tensor)) {
@@ -553,18 +597,23 @@ hr_status hr__move_release(hr__tensor *tensor)
 			streams = users | bit(lms->out_stream);
 			epoch = hr__device_epoch(lms->device);
 		}
-		status = hr__block_give(lms->allocator, tensor->address, streams, epoch, false);
+		status = hr__block_give(lms->allocator, tensor->address, streams, epoch, ghost);
 		count_freed(tensor);
-	} else if (tensor->copy.bytes) {
+	} else if (had_contents && !ghost) {
 		hr__block_forget(lms->allocator);
 	}
 	if (tensor->copy.bytes) {
 		if (!tensor->address) count_out(lms, -(int64_t)tensor->device_bytes);
 		hr__lock_take(&lms->lock);
-		drop_copy(tensor);
+		hr__move_drop_copy(tensor);
 		hr__lock_release(&lms->lock);
 	}
-	if (had_contents) count_live(lms, -(int64_t)tensor->device_bytes);
+	if (tensor->dropped && !hr__load_relaxed(&tensor->ghost)) {
+		hr__lock_take(&lms->lock);
+		hr__drop_end(tensor);
+		hr__lock_release(&lms->lock);
+	}
+	if (had_contents && !ghost) hr__lms_count_live(lms, -(int64_t)tensor->device_bytes);
 	tensor->address = 0;
 	return status;
 }
@@ -687,7 +736,7 @@ static void set_displaced(hr__tensor *tensor, hr__host_copy copy)
 {
 	hr__lms *lms = tensor->lms;
 	hr__lock_take(&lms->lock);
-	drop_copy(tensor);
+	hr__move_drop_copy(tensor);
 	hr__state_set_copy(tensor, copy);
 	hr__state_set_displaced(tensor);
 	report_moved(tensor, 0); /* its device memory has no contents now */
@@ -707,7 +756,7 @@ hr_status hr__move_reload(hr__tensor *tensor, uint64_t word)
 		if (!status && lms->verify && !hr__load_relaxed(&tensor->written)) status = compare_checksum(tensor, lms->in_stream);
 		if (!status) { /* a thread with a pin may be about to write */
 			hr__lock_take(&lms->lock);
-			drop_copy(tensor);
+			hr__move_drop_copy(tensor);
 			hr__state_clear_displaced(tensor);
 			hr__lock_release(&lms->lock);
 			hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);
@@ -760,8 +809,8 @@ static hr_status copy_through_host(hr__tensor *tensor, uint64_t to, uint64_t *ep
 	if (!status) {
 		hr__lms_count(&lms->stats.bytes_copied_out, (int64_t)tensor->bytes);
 		hr__lms_count(&lms->stats.bytes_copied_in, (int64_t)tensor->bytes);
-		trace_move(tensor, HR__EVENT_EVICT, tensor->bytes);
-		trace_move(tensor, HR__EVENT_RESTORE, tensor->bytes);
+		hr__move_trace(tensor, HR__EVENT_EVICT, tensor->bytes);
+		hr__move_trace(tensor, HR__EVENT_RESTORE, tensor->bytes);
 	}
 	return status;
 }

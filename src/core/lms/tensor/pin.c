@@ -1,11 +1,12 @@
 /* pin.c - pin, unpin, addresses.
  *
  * Pinning a resident tensor is one compare-and-swap on its state word; the only other shared writes are the byte counters. The slow
- * cases are rare: allocating memory for a new tensor, restoring an evicted one, invalidating a host copy on write.
+ * cases are rare: allocating memory for a new tensor, restoring an evicted one, recomputing a dropped one; and on write, invalidating a
+ * host copy, and ending recipes (recipe/recipe.h).
  *
  * hr_tensor_pin_all is atomic: it pins every tensor or none, and on failure releases what it pinned. A thread that holds no other
  * pins then waits for unpins and retries; this cannot deadlock, because no thread can be waiting for it. A thread that already
- * holds pins fails immediately, because two such threads could deadlock. A call that would not fit even if all other threads
+ * holds pins or runs a recipe fails immediately, because two such threads could deadlock. A call that would not fit even if all other threads
  * unpinned fails immediately, too. */
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/base/text/text.h"
+#include "core/lms/recipe/recipe.h"
 #include "core/lms/tensor/pin.h"
 #include "core/memory/bfc/tensor_block.h"
 
@@ -94,6 +96,16 @@ static inline void end_counting(hr__lms *lms, hr__cache *cache)
 	else hr__fetch_sub_acq_rel(&lms->pinning, 1);
 }
 
+hr__cache *hr__pin_begin_counting(hr__lms *lms)
+{
+	return begin_counting(lms);
+}
+
+void hr__pin_end_counting(hr__lms *lms, hr__cache *cache)
+{
+	end_counting(lms, cache);
+}
+
 /* Called before the tensor is pinned for [stream]: a thread that then moves the tensor knows which streams have to wait. */
 static inline void add_pin_stream(hr__tensor *tensor, hr_stream stream)
 {
@@ -113,6 +125,11 @@ static hr_status make_resident(hr__tensor *tensor, enum hr__place from, hr_acces
 	if (!status && from == HR__PLACE_EVICTED) hr__lms_count(&lms->stats.num_prefetch_misses, 1);
 	if (!status) add_pin_stream(tensor, stream);
 	if (!status && from == HR__PLACE_NEW) hr__store_relaxed(&tensor->unwritten, 1);
+	if (!status && from == HR__PLACE_DROPPED) { /* all of it is about to be written */
+		hr__lock_take(&lms->lock);
+		hr__drop_end(tensor);
+		hr__lock_release(&lms->lock);
+	}
 	hr__state_end_restore(tensor, status ? from : HR__PLACE_RESIDENT, !status);
 	hr__lms_end_move(lms);
 	return status;
@@ -124,6 +141,17 @@ static hr_status fail_unwritten(const hr__tensor *tensor)
 	return hr__fail(HR_INVALID_ARGUMENT,
 	                "%s was never written, so there is nothing to read; pin it with HR_WRITE or HR_OVERWRITE first",
 	                hr__tensor_name(tensor, name, sizeof name));
+}
+
+/* Pins a DROPPED tensor, if no other thread is faster (then *done is false). */
+static __attribute__((noinline)) hr_status pin_dropped(hr__tensor *tensor, uint64_t word, hr_access access, hr_stream stream,
+                                                       bool *done)
+{
+	*done = false;
+	if (access != HR_OVERWRITE) return hr__recompute(tensor, word, stream, true, done);
+	if (!hr__state_begin_restore(tensor, word, HR__PLACE_DROPPED)) return HR_OK;
+	*done = true;
+	return make_resident(tensor, HR__PLACE_DROPPED, access, stream);
 }
 
 /* Pins a tensor, and makes it resident first if needed. */
@@ -155,8 +183,21 @@ static hr_status pin_tensor(hr__tensor *tensor, hr_tensor handle, hr_access acce
 			if (hr__state_begin_restore(tensor, word, HR__PLACE_EVICTED))
 				return make_resident(tensor, HR__PLACE_EVICTED, access, stream);
 			break;
+		case HR__PLACE_DROPPED: {
+			bool done;
+			hr_status status = pin_dropped(tensor, word, access, stream, &done);
+			if (status || done) return status;
+			hr__state_wait(attempt);
+			break;
+		}
 		case HR__PLACE_UNUSED:
 		case HR__PLACE_DESTROYING: return hr__tensor_fail_closed(handle);
+		case HR__PLACE_RECOMPUTING: {
+			hr_status status = hr__recompute_check_own(tensor);
+			if (status) return status;
+			hr__state_wait(attempt);
+			break;
+		}
 		default: hr__state_wait(attempt);
 		}
 	}
@@ -257,7 +298,9 @@ static hr_status wait_for_restore(hr__tensor *tensor, hr_stream stream)
 static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_stream stream)
 {
 	hr_access access = pins[at].access;
-	hr_status status = pin_tensor(tensor, pins[at].tensor, access, stream);
+	uint8_t recipes = access == HR_READ ? 0 : hr__load_relaxed(&tensor->recipe_use);
+	hr_status status = HR_UNLIKELY(recipes & HR__RECIPE_FEEDS) ? hr__recipe_end_dependents(tensor, pins[at].tensor, stream) : HR_OK;
+	if (!status) status = pin_tensor(tensor, pins[at].tensor, access, stream);
 	if (status) return status;
 	hr__lms *lms = tensor->lms;
 	status = HR_UNLIKELY(stream == HR_STREAM_HOST) ? wait_on_host(tensor, pins[at].tensor, access)
@@ -272,6 +315,7 @@ static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_s
 		undo_pin(tensor);
 		return status;
 	}
+	if (HR_UNLIKELY(recipes)) hr__recipe_written(tensor);
 	if (HR_UNLIKELY(hr__load_relaxed(&tensor->evict_first))) hr__store_relaxed(&tensor->evict_first, 0);
 	if (HR_UNLIKELY(hr__load_relaxed(&tensor->prefetched)) && hr__exchange_acquire(&tensor->prefetched, 0))
 		hr__lms_count(&lms->stats.num_prefetch_hits, 1);
@@ -324,14 +368,21 @@ hr_status hr__pin_all_or_none(hr__lms *lms, const hr_pin *pins, size_t count, hr
 	return pin_all_or_none(lms, pins, count, stream);
 }
 
+/* Whether no other thread can be waiting for this one. */
+static bool is_alone(void)
+{
+	return !hr__pin_count_of_thread() && !hr__recompute_is_running();
+}
+
 static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	uint64_t now = hr__fetch_add_relaxed(&lms->clock, 1) + 1;
-	if (lms->learned) hr__learned_before_pin(lms, pins, count, stream);
-	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && !hr__pin_count_of_thread()) hr__pin_yield_to_waiter(lms);
+	bool learned = lms->learned && !hr__recompute_is_running(); /* pins of a recipe are not the program's */
+	if (learned) hr__learned_before_pin(lms, pins, count, stream);
+	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && is_alone()) hr__pin_yield_to_waiter(lms);
 	hr_status status = pin_all_or_none(lms, pins, count, stream);
 	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY)) {
-		bool alone = !hr__pin_count_of_thread(), never = alone && hr__pin_can_never_fit(lms, pins, count);
+		bool alone = is_alone(), never = alone && hr__pin_can_never_fit(lms, pins, count);
 		if (alone && !never && lms->wait_ns) status = hr__pin_wait_for_room(lms, pins, count, stream);
 		if (status == HR_OUT_OF_MEMORY) return hr__pin_fail_no_room(lms, pins, count, never);
 	}
@@ -343,7 +394,7 @@ static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_
 		hr__store_relaxed(&tensor->last_use, now);
 		if (HR_UNLIKELY(hr__load_relaxed(&tensor->unwritten))) hr__store_relaxed(&tensor->unwritten, 0);
 	}
-	if (lms->learned) hr__learned_pinned(lms, pins, count, stream);
+	if (learned) hr__learned_pinned(lms, pins, count, stream);
 	return HR_OK;
 }
 
@@ -468,8 +519,25 @@ static hr_status unpin_checked(hr__lms *lms, const hr_pin *pins, size_t count, h
 	}
 	count_held(lms, -(int64_t)count);
 	if (became_inactive) hr__lms_note_change(lms);
-	if (lms->learned) hr__learned_unpinned(lms, pins, count, stream);
+	if (lms->learned && !hr__recompute_is_running()) hr__learned_unpinned(lms, pins, count, stream);
 	if (became_inactive && lms->policy.unused) call_unused(lms, pins, count);
+	return found;
+}
+
+hr_status hr__pin_release_all(const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr_status found = HR_OK;
+	hr__lms *lms = NULL;
+	for (size_t i = 0; i < count; i++) {
+		hr_status status;
+		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
+		HR_ASSERT(tensor && hr__word_pins(hr__load_relaxed(&tensor->word)));
+		lms = tensor->lms;
+		if (!unpin_one(tensor, stream) || !lms->verify) continue;
+		status = verify_unpinned(tensor, pins[i].tensor, stream);
+		if (!found) found = status;
+	}
+	if (lms) hr__lms_note_change(lms);
 	return found;
 }
 
@@ -500,6 +568,7 @@ hr_status hr_tensor_get_address(hr_tensor handle, void **out)
 	for (unsigned attempt = 0; !status; attempt++) {
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (word >> 32 != handle.id >> 32) return hr__tensor_fail_closed(handle);
+		if (HR_UNLIKELY(hr__word_place(word) == HR__PLACE_RECOMPUTING)) return hr__recompute_get_address(tensor, out);
 		if (!(word & HR__WORD_PINS)) return fail_not_pinned(tensor);
 		if (hr__word_place(word) != HR__PLACE_RESIDENT) hr__state_wait(attempt); /* being moved on the device */
 		else if (HR_UNLIKELY(word & HR__WORD_DISPLACED)) status = hr__move_reload(tensor, word);

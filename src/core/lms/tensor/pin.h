@@ -1,4 +1,4 @@
-/* pin.h - shared by pin.c, pin_wait.c and pin_refusal.c alone. */
+/* pin.h - shared by pin.c, pin_wait.c, pin_refusal.c and recipe/recompute.c alone. */
 #ifndef HR_LMS_PIN_H
 #define HR_LMS_PIN_H
 
@@ -32,6 +32,12 @@ static inline const hr__tensor *hr__pin_name_first(hr__pin_names *named, const h
 
 /* Pins all tensors of a call or none. */
 hr_status hr__pin_all_or_none(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);
+/* Releases pins of hr__pin_all_or_none, after work on [stream]. HR_CORRUPT as hr_tensor_unpin_all; all are released. */
+hr_status hr__pin_release_all(const hr_pin *pins, size_t count, hr_stream stream);
+
+/* Enclose code that counts pins, so that a check of the counters knows whether a thread is inside. Calls nest. */
+hr__cache *hr__pin_begin_counting(hr__lms *lms);
+void hr__pin_end_counting(hr__lms *lms, hr__cache *cache);
 
 /* ---- pin_wait.c ---- */
 

@@ -11,11 +11,13 @@ static __attribute__((unused)) bool is_transition(enum hr__place from, enum hr__
 	static const unsigned table[] = { [HR__PLACE_UNUSED] = BIT(NEW),
 		                              [HR__PLACE_NEW] = BIT(RESTORING) | BIT(DESTROYING) | BIT(UNUSED) | BIT(EVICTING),
 		                              [HR__PLACE_RESIDENT] = BIT(EVICTING) | BIT(MOVING) | BIT(DESTROYING),
-		                              [HR__PLACE_EVICTING] = BIT(EVICTED) | BIT(RESIDENT) | BIT(NEW),
+		                              [HR__PLACE_EVICTING] = BIT(EVICTED) | BIT(RESIDENT) | BIT(NEW) | BIT(DROPPED),
 		                              [HR__PLACE_EVICTED] = BIT(RESTORING) | BIT(DESTROYING),
-		                              [HR__PLACE_RESTORING] = BIT(RESIDENT) | BIT(NEW) | BIT(EVICTED),
-		                              [HR__PLACE_DESTROYING] = BIT(UNUSED) | BIT(NEW) | BIT(RESIDENT) | BIT(EVICTED),
-		                              [HR__PLACE_MOVING] = BIT(RESIDENT) };
+		                              [HR__PLACE_RESTORING] = BIT(RESIDENT) | BIT(NEW) | BIT(EVICTED) | BIT(DROPPED),
+		                              [HR__PLACE_DESTROYING] = BIT(UNUSED) | BIT(NEW) | BIT(RESIDENT) | BIT(EVICTED) | BIT(DROPPED),
+		                              [HR__PLACE_MOVING] = BIT(RESIDENT),
+		                              [HR__PLACE_DROPPED] = BIT(RESTORING) | BIT(RECOMPUTING) | BIT(DESTROYING),
+		                              [HR__PLACE_RECOMPUTING] = BIT(RESIDENT) | BIT(DROPPED) };
 	return from < sizeof table / sizeof *table && table[from] >> to & 1;
 }
 
@@ -26,7 +28,8 @@ static __attribute__((unused)) bool belongs_at(const hr__tensor *tensor, enum hr
 	switch (place) {
 	case HR__PLACE_NEW: return !has_memory && !has_copy;
 	case HR__PLACE_EVICTED: return !has_memory && has_copy && !hr__load_relaxed(&tensor->unwritten);
-	case HR__PLACE_RESIDENT: return has_memory;
+	case HR__PLACE_RESIDENT: return has_memory && !tensor->dropped;
+	case HR__PLACE_DROPPED: return !has_memory && !has_copy && tensor->dropped;
 	default: return true;
 	}
 }
@@ -72,7 +75,7 @@ void hr__state_create(hr__tensor *tensor)
 
 bool hr__state_begin_destruction(hr__tensor *tensor, uint64_t word, enum hr__place from)
 {
-	HR_ASSERT(from == HR__PLACE_NEW || from == HR__PLACE_RESIDENT || from == HR__PLACE_EVICTED);
+	HR_ASSERT(from == HR__PLACE_NEW || from == HR__PLACE_RESIDENT || from == HR__PLACE_EVICTED || from == HR__PLACE_DROPPED);
 	return claim(tensor, word, from, HR__PLACE_DESTROYING);
 }
 
@@ -80,6 +83,13 @@ void hr__state_cancel_destruction(hr__tensor *tensor, enum hr__place to)
 {
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_DESTROYING && to != HR__PLACE_UNUSED);
 	settle(tensor, to, false);
+}
+
+void hr__state_become_ghost(hr__tensor *tensor, uint32_t generation)
+{
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_DESTROYING && hr__load_relaxed(&tensor->ghost) && generation);
+	HR_ASSERT(belongs_at(tensor, HR__PLACE_DROPPED));
+	hr__store_release(&tensor->word, (uint64_t)generation << 32 | HR__PLACE_DROPPED);
 }
 
 void hr__state_force_destruction(hr__tensor *tensor)
@@ -92,6 +102,7 @@ void hr__state_free(hr__tensor *tensor)
 {
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_DESTROYING || hr__state_place(tensor) == HR__PLACE_NEW);
 	HR_ASSERT(!tensor->address && !tensor->copy.bytes && !tensor->span && !tensor->shadow);
+	HR_ASSERT(!hr__load_relaxed(&tensor->recipe) && !tensor->dependents && !tensor->ghost_listed);
 	for (unsigned i = 0; i < HR__EVICT_QUEUES; i++) HR_ASSERT(tensor->queued[i] == HR__EVICT_UNQUEUED);
 	settle(tensor, HR__PLACE_UNUSED, false);
 }
@@ -111,13 +122,24 @@ void hr__state_end_eviction(hr__tensor *tensor, enum hr__place to)
 
 bool hr__state_begin_restore(hr__tensor *tensor, uint64_t word, enum hr__place from)
 {
-	HR_ASSERT(from == HR__PLACE_NEW || from == HR__PLACE_EVICTED);
+	HR_ASSERT(from == HR__PLACE_NEW || from == HR__PLACE_EVICTED || from == HR__PLACE_DROPPED);
 	return claim(tensor, word, from, HR__PLACE_RESTORING);
 }
 
 void hr__state_end_restore(hr__tensor *tensor, enum hr__place to, bool pinned)
 {
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RESTORING && (!pinned || to == HR__PLACE_RESIDENT));
+	settle(tensor, to, pinned);
+}
+
+bool hr__state_begin_recompute(hr__tensor *tensor, uint64_t word)
+{
+	return claim(tensor, word, HR__PLACE_DROPPED, HR__PLACE_RECOMPUTING);
+}
+
+void hr__state_end_recompute(hr__tensor *tensor, enum hr__place to, bool pinned)
+{
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_RECOMPUTING && (!pinned || to == HR__PLACE_RESIDENT));
 	settle(tensor, to, pinned);
 }
 
@@ -174,6 +196,7 @@ static const struct {
 	enum hr__place from, to;
 } frozen[] = { { HR__PLACE_RESIDENT, HR__PLACE_MOVING },
 	           { HR__PLACE_EVICTED, HR__PLACE_RESTORING },
+	           { HR__PLACE_DROPPED, HR__PLACE_RECOMPUTING },
 	           { HR__PLACE_NEW, HR__PLACE_EVICTING } };
 
 #define FROZEN_COUNT (sizeof frozen / sizeof *frozen)

@@ -4,27 +4,35 @@
  *     UNUSED        NEW           hr__state_create                hr_tensor_create
  *     NEW           RESTORING     hr__state_begin_restore         the first pin: memory is allocated
  *     EVICTED       RESTORING     hr__state_begin_restore         a pin or a prefetch
+ *     DROPPED       RESTORING     hr__state_begin_restore         a pin that overwrites it: only memory is allocated
  *     RESTORING     RESIDENT      hr__state_end_restore           the tensor has memory, and its contents are on the way
- *     RESTORING     NEW, EVICTED  hr__state_end_restore           there was no memory, or the device failed: back to where it was
+ *     RESTORING     NEW, EVICTED, DROPPED
+ *                                 hr__state_end_restore           there was no memory, or the device failed: back to where it was
  *     RESIDENT      EVICTING      hr__state_begin_eviction        eviction, reclaiming, a copy ahead of an eviction, verify
  *     RESIDENT      EVICTING      hr__state_unpin                 the last pin of a call that failed, and that allocated the memory
  *     EVICTING      EVICTED       hr__state_end_eviction          its memory was freed
+ *     EVICTING      DROPPED       hr__state_end_eviction          its memory was freed without a copy; its recipe remains
  *     EVICTING      RESIDENT      hr__state_end_eviction          it keeps its memory: only a copy was made, or the eviction failed
  *     EVICTING      NEW           hr__state_end_eviction          its memory was freed, and nothing was ever written to it
+ *     DROPPED       RECOMPUTING   hr__state_begin_recompute       its recipe runs, for a pin of it or of a tensor computed from it
+ *     RECOMPUTING   RESIDENT      hr__state_end_recompute         the work that computes it is queued
+ *     RECOMPUTING   DROPPED       hr__state_end_recompute         there was no memory, or the recipe failed
  *     RESIDENT      MOVING        hr__state_begin_move            defragmentation, if its address is not taken; pinned or not
  *     MOVING        RESIDENT      hr__state_end_move              at its new address, or on failure at the old one
- *     NEW, RESIDENT, EVICTED
+ *     NEW, RESIDENT, EVICTED, DROPPED
  *                   DESTROYING    hr__state_begin_destruction     hr_tensor_destroy
  *     DESTROYING    UNUSED        hr__state_free                  everything was released
- *     DESTROYING    NEW, RESIDENT, EVICTED
- *                                 hr__state_cancel_destruction    the device does not release its memory
+ *     DESTROYING    NEW, RESIDENT, EVICTED, DROPPED
+ *                                 hr__state_cancel_destruction    the device does not release its memory, or a recipe was set meanwhile
+ *     DESTROYING    DROPPED       hr__state_become_ghost          recipes depend on it: it is a ghost, with another generation
  *
  * The place is part of an atomic word in the tensor's record, which only state.c and the inline functions below write. hr_lms_check
- * freezes all tensors of a context: it sets NEW to EVICTING, EVICTED to RESTORING and RESIDENT to MOVING, and later sets them back
- * (hr__state_freeze, hr__state_thaw).
+ * freezes all tensors of a context: it sets NEW to EVICTING, EVICTED to RESTORING, RESIDENT to MOVING and DROPPED to RECOMPUTING, and
+ * later sets them back (hr__state_freeze, hr__state_thaw).
  *
- * The thread that sets EVICTING, RESTORING, MOVING or DESTROYING has exclusive access to the tensor until it sets another place.
- * Other threads wait (hr__state_wait); that thread never waits for a thread that waits for it.
+ * The thread that sets EVICTING, RESTORING, RECOMPUTING, MOVING or DESTROYING has exclusive access to the tensor until it sets another
+ * place. Other threads wait (hr__state_wait); that thread never waits for a thread that waits for it. A thread with a RECOMPUTING
+ * tensor runs code of the program: recipe.h proves that this holds for it too.
  *
  *     public state                place
  *     HR_TENSOR_NEW               NEW
@@ -33,20 +41,24 @@
  *     HR_TENSOR_EVICTING          EVICTING
  *     HR_TENSOR_EVICTED           EVICTED
  *     HR_TENSOR_RESTORING         RESTORING
+ *     HR_TENSOR_DROPPED           DROPPED
+ *     HR_TENSOR_RECOMPUTING       RECOMPUTING
  *
  * INVARIANTS of a tensor, as hr_lms_check() checks them:
  *   1  only RESIDENT and MOVING have pins
- *   2  RESIDENT, MOVING and EVICTING have memory, NEW and EVICTED have none
- *   3  EVICTED has a host copy; NEW has none
+ *   2  RESIDENT, MOVING and EVICTING have memory, NEW, EVICTED and DROPPED have none
+ *   3  EVICTED has a host copy; NEW and DROPPED have none
  *   4  a tensor is in the list of its context exactly while it is not UNUSED, and resident tensors are among its first
  *      resident_count entries
- *   5  the context's counters agree with the bytes of resident, of pinned, of inactive, and of resident and evicted tensors
+ *   5  the context's counters agree with the bytes of resident, of pinned, of inactive, and of resident, evicted and
+ *      dropped tensors; ghosts count only while they have memory
  *   6  addressed implies pinned and RESIDENT
  *   7  a tensor that owns pages has them at its first address; a fixed tensor without pages of its own is never evicted
  *   8  displaced implies memory and a host copy, and not addressed
  *   9  the queues (evict_queue.h) are in order and complete: BY_USE has all resident tensors, PLANNED all that the policy evicts,
- *      RECENT all evicted ones among the first resident_count. A tensor without memory is in no queue but RECENT. Tests
+ *      RECENT all evicted and dropped ones among the first resident_count. A tensor without memory is in no queue but RECENT. Tests
  *      with one thread also check that the queues choose the same tensor as a scan of all tensors
+ *   10 the recipes are sound (recipe.h): DROPPED has one, and so has a ghost
  *
  * DISPLACED. A move that would overwrite its own source goes through the host. If the device fails during the move, and again when
  * the tensor is copied back to its old address, its contents are only on the host: the tensor is displaced. Its address was not
@@ -75,7 +87,9 @@ enum hr__place {
 	HR__PLACE_EVICTED,    /* evicted: on the host only */
 	HR__PLACE_RESTORING,  /* a thread is allocating its memory and restoring its contents, if any */
 	HR__PLACE_DESTROYING, /* a thread is destroying it */
-	HR__PLACE_MOVING      /* a thread is moving it to another address on the device; pinned or not */
+	HR__PLACE_MOVING,     /* a thread is moving it to another address on the device; pinned or not */
+	HR__PLACE_DROPPED,    /* neither on the device nor on the host: its recipe computes it again */
+	HR__PLACE_RECOMPUTING /* a thread runs its recipe; it has no memory, until the recipe asks for its address or hands memory over */
 };
 
 /*      63        32 31      8  7  6     5         4      3    0
@@ -114,6 +128,7 @@ typedef struct hr__tensor {
 	/* USE. Written by pins, without a lock. */
 	hr__atomic_u64 last_use;     /* number of the last pin call */
 	hr__atomic_u8 has_copy;      /* copy.bytes > 0, for readers without the lock */
+	hr__atomic_u8 recipe_use;    /* HR__RECIPE_* (recipe.h): what a write pin has to end. Written under the context's lock */
 	hr__atomic_u8 unwritten;     /* it has memory, but no write pin has succeeded yet: there are no contents to read or copy */
 	hr__atomic_u8 evict_first;   /* the policy evicts it first. A hint: set under the context's lock, cleared without */
 	hr__atomic_u8 just_restored; /* restored, and not pinned since */
@@ -131,6 +146,15 @@ typedef struct hr__tensor {
 	uint64_t sum;              /* verify: checksum of its contents at the last unpin */
 	bool on_host;              /* while RESTORING: between hr_tensor_host_begin and _end */
 	bool eviction_traced;      /* the recording already has its eviction, written when the copy was made */
+
+	/* RECIPES (recipe.h). Under the context's lock. [recipe] is atomic for a thread that compares it with those that it runs. */
+	_Atomic(struct hr__recipe *) recipe;  /* that computes it; NULL = none */
+	struct hr__recipe_input *dependents;  /* the recipes that it is an input of */
+	struct hr__tensor *next_ghost;        /* in lms->ghosts, or in a list of ghosts to destroy */
+	bool dropped;                         /* only its recipe has its contents: EVICTING and about to be DROPPED, DROPPED, RECOMPUTING */
+	hr__atomic_u8 ghost;                  /* HR__GHOST_*; 0 = the program has not destroyed it */
+	uint64_t recipe_mark;                 /* number of the walk that saw it as an output */
+	bool ghost_listed;                    /* in lms->ghosts */
 
 	/* WHAT IT IS. Immutable while it exists, except scope and tag (hr_tensor_set_names). Atomic where a thread with a stale handle may read it while another thread destroys
 	 * the tensor and reuses its record; the word then shows that the values are not valid. */
@@ -194,6 +218,8 @@ void hr__state_create(hr__tensor *tensor);
  * Returns false if the tensor has another generation, is not at [from], or is pinned. */
 bool hr__state_begin_destruction(hr__tensor *tensor, uint64_t word, enum hr__place from);
 void hr__state_cancel_destruction(hr__tensor *tensor, enum hr__place to);
+/* Ends a destruction: DROPPED, under a new generation, so that no handle of the program finds the tensor. */
+void hr__state_become_ghost(hr__tensor *tensor, uint32_t generation);
 /* When the context closes: sets DESTROYING, whatever the place, and drops all pins. */
 void hr__state_force_destruction(hr__tensor *tensor);
 /* Makes the record UNUSED. The tensor must have no memory and no host copy, and be in no list. Also for a tensor whose creation failed
@@ -206,6 +232,8 @@ bool hr__state_begin_eviction(hr__tensor *tensor, uint64_t word);
 void hr__state_end_eviction(hr__tensor *tensor, enum hr__place to);
 bool hr__state_begin_restore(hr__tensor *tensor, uint64_t word, enum hr__place from);
 void hr__state_end_restore(hr__tensor *tensor, enum hr__place to, bool pinned);
+bool hr__state_begin_recompute(hr__tensor *tensor, uint64_t word);
+void hr__state_end_recompute(hr__tensor *tensor, enum hr__place to, bool pinned);
 bool hr__state_begin_move(hr__tensor *tensor, uint64_t word);
 void hr__state_end_move(hr__tensor *tensor);
 /* The tensor must be MOVING. */

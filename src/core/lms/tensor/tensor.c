@@ -9,7 +9,7 @@
 #include "core/base/status.h"
 #include "core/base/struct.h"
 #include "core/base/text/text.h"
-#include "core/lms/lms.h"
+#include "core/lms/recipe/recipe.h"
 #include "core/memory/bfc/tensor_block.h"
 #include "core/trace/stacks.h"
 
@@ -108,6 +108,15 @@ static void free_record(hr__tensor *tensor)
 	hr__lock_release(&table.lock);
 }
 
+static uint32_t next_generation(void)
+{
+	hr__lock_take(&table.lock);
+	if (!++table.generation) table.generation = 1;
+	uint32_t generation = table.generation;
+	hr__lock_release(&table.lock);
+	return generation;
+}
+
 static hr_status check_options(const hr__lms *lms, const hr_tensor_options *options)
 {
 	hr_request request = HR_REQUEST(options->bytes);
@@ -135,9 +144,13 @@ static void init_tensor(hr__tensor *tensor, hr__lms *lms, const hr_tensor_option
 	for (size_t i = 0; i < sizeof times / sizeof *times; i++) hr__store_relaxed(times[i], 0);
 	hr__atomic_u8 *const flags[] = {
 		&tensor->has_copy,      &tensor->sum_known,           &tensor->written,  &tensor->evict_first, &tensor->prefetched,
-		&tensor->just_restored, &tensor->in_stream_unordered, &tensor->unwritten
+		&tensor->just_restored, &tensor->in_stream_unordered, &tensor->unwritten, &tensor->recipe_use,  &tensor->ghost
 	};
 	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) hr__store_relaxed(flags[i], 0);
+	hr__store_relaxed(&tensor->recipe, NULL);
+	tensor->dependents = NULL;
+	tensor->dropped = tensor->ghost_listed = false;
+	tensor->recipe_mark = 0;
 	tensor->span = NULL;
 	tensor->shadow = NULL;
 	hr__store_relaxed(&tensor->priority, options->priority);
@@ -186,7 +199,7 @@ hr_status hr_tensor_create(hr_allocator allocator, const hr_tensor_options *opti
 		free_record(tensor);
 		return status;
 	}
-	hr__learned_created(lms, tensor);
+	if (!hr__recompute_is_running()) hr__learned_created(lms, tensor); /* scratch of a recipe is not the program's */
 	*out = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word));
 	hr__lms_count(&lms->stats.num_tensors, 1);
 	return HR_OK;
@@ -207,46 +220,103 @@ static hr_status destroy(hr__tensor *tensor, bool anyway, bool *gone)
 		hr__fixed_abandon(tensor);
 		hr__move_release(tensor); /* the host copy and the counters */
 	}
-	hr__learned_destroyed(lms, tensor);
+	bool ghost = hr__load_relaxed(&tensor->ghost);
+	if (!ghost) hr__learned_destroyed(lms, tensor);
 	hr__lms_remove(lms, tensor);
 	free_record(tensor);
-	hr__lms_count(&lms->stats.num_tensors, -1);
+	hr__lms_count(ghost ? &lms->stats.num_ghosts : &lms->stats.num_tensors, -1);
 	return status;
+}
+
+/* The tensor lives on as a recipe. Its memory cannot fail to be freed, because a fixed tensor has no recipe. */
+static void become_ghost(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	HR_ASSERT(!tensor->fixed);
+	hr__learned_destroyed(lms, tensor);
+	hr__move_release(tensor);
+	tensor->learned.slot = tensor->learned.planned = NONE;
+	hr__ghost_settle(tensor, next_generation());
+}
+
+static bool may_be_claimed(enum hr__place place)
+{
+	return place == HR__PLACE_NEW || place == HR__PLACE_RESIDENT || place == HR__PLACE_EVICTED || place == HR__PLACE_DROPPED;
+}
+
+/* Why the program must not destroy the tensor with that word now; HR_OK if it may. */
+static hr_status check_destruction(hr__tensor *tensor, uint64_t word, hr_tensor handle)
+{
+	char name[HR__TENSOR_NAME];
+	enum hr__place place = hr__word_place(word);
+	if (word >> 32 != handle.id >> 32 || place == HR__PLACE_UNUSED || place == HR__PLACE_DESTROYING || hr__load_relaxed(&tensor->ghost))
+		return hr__tensor_fail_closed(handle);
+	if (word & HR__WORD_PINS)
+		return hr__fail(HR_IN_USE, "%s is pinned %u times; unpin it first", hr__tensor_name(tensor, name, sizeof name),
+		                hr__word_pins(word));
+	hr_status status = hr__recompute_check_own(tensor);
+	if (!status && hr__recompute_is_running() && hr__load_relaxed(&tensor->recipe_use) & HR__RECIPE_FEEDS)
+		return hr__recipe_fail_running(tensor);
+	return status;
+}
+
+/* Claims the tensor, whose place was *place, and ends its recipes, unless *ghost. */
+static hr_status claim_for_destruction(hr__tensor *tensor, hr_tensor handle, enum hr__place *place, bool *ghost)
+{
+	for (unsigned attempt = 0;; attempt++) {
+		uint64_t word = hr__load_acquire(&tensor->word);
+		hr__recipe_ended ended = { 0 };
+		hr_status status = check_destruction(tensor, word, handle);
+		if (status) return status;
+		*place = hr__word_place(word);
+		enum hr__fate fate = may_be_claimed(*place) ? hr__ghost_decide(tensor, word, *place, &ended) : HR__FATE_WAIT;
+		*ghost = fate == HR__FATE_GHOST;
+		hr__recipe_release(&ended);
+		if (fate == HR__FATE_GONE || *ghost) return HR_OK;
+		if (fate == HR__FATE_END) status = hr__recipe_end_dependents(tensor, handle, HR_STREAM_DEFAULT);
+		if (status) return status;
+		if (fate == HR__FATE_WAIT) hr__state_wait(attempt);
+	}
 }
 
 hr_status hr_tensor_destroy(hr_tensor handle)
 {
 	hr_status status;
 	enum hr__place place;
-	bool gone;
+	bool gone = true, ghost;
 	hr__tensor *tensor = hr__tensor_of(handle, &status);
-	if (!tensor) return status;
-	for (unsigned attempt = 0;; attempt++) {
-		uint64_t word = hr__load_acquire(&tensor->word);
-		place = hr__word_place(word);
-		if (word >> 32 != handle.id >> 32 || place == HR__PLACE_UNUSED || place == HR__PLACE_DESTROYING)
-			return hr__tensor_fail_closed(handle);
-		if (word & HR__WORD_PINS) {
-			char name[HR__TENSOR_NAME];
-			return hr__fail(HR_IN_USE, "%s is pinned %u times; unpin it first", hr__tensor_name(tensor, name, sizeof name),
-			                hr__word_pins(word));
-		}
-		if ((place == HR__PLACE_NEW || place == HR__PLACE_RESIDENT || place == HR__PLACE_EVICTED) &&
-		    hr__state_begin_destruction(tensor, word, place))
-			break;
-		hr__state_wait(attempt);
-	}
+	if (tensor) status = claim_for_destruction(tensor, handle, &place, &ghost);
+	if (!tensor || status) return status;
 	hr__lms *lms = tensor->lms;
 	hr__lms_begin_move(lms); /* other threads may be waiting for its memory */
-	status = destroy(tensor, false, &gone);
+	if (ghost) become_ghost(tensor);
+	else status = destroy(tensor, false, &gone);
 	if (!gone) hr__state_cancel_destruction(tensor, place);
 	hr__lms_end_move(lms);
 	return status;
 }
 
+void hr__tensor_destroy_ghost(hr__tensor *ghost)
+{
+	hr__lms *lms = ghost->lms;
+	bool gone;
+	HR_ASSERT(hr__load_relaxed(&ghost->ghost) && !ghost->dependents && !ghost->fixed);
+	for (unsigned attempt = 0;; attempt++) {
+		uint64_t word = hr__load_acquire(&ghost->word);
+		enum hr__place place = hr__word_place(word);
+		if (may_be_claimed(place) && hr__state_begin_destruction(ghost, word, place)) break;
+		hr__state_wait(attempt);
+	}
+	hr__lms_begin_move(lms);
+	destroy(ghost, false, &gone);
+	HR_ASSERT(gone);
+	hr__lms_end_move(lms);
+}
+
 /* No other thread uses the allocator any more. */
 void hr__lms_destroy_tensors(hr__lms *lms)
 {
+	hr__recipe_close(lms);
 	while (lms->member_count) {
 		bool gone;
 		hr__tensor *tensor = lms->members[lms->member_count - 1];
@@ -283,7 +353,8 @@ void hr__tensor_shutdown(void)
 
 const char *hr_tensor_state_text(hr_tensor_state state)
 {
-	static const char *const texts[] = { "?", "new", "active", "inactive", "synced", "evicting", "evicted", "restoring" };
+	static const char *const texts[] = { "?",        "new",     "active",    "inactive", "synced",
+		                                 "evicting", "evicted", "restoring", "dropped",  "recomputing" };
 	return (unsigned)state < sizeof texts / sizeof *texts ? texts[state] : texts[0];
 }
 
@@ -294,6 +365,8 @@ static hr_tensor_state public_state(uint64_t word, bool clean)
 	case HR__PLACE_EVICTING: return HR_TENSOR_EVICTING;
 	case HR__PLACE_EVICTED: return HR_TENSOR_EVICTED;
 	case HR__PLACE_RESTORING: return HR_TENSOR_RESTORING;
+	case HR__PLACE_DROPPED: return HR_TENSOR_DROPPED;
+	case HR__PLACE_RECOMPUTING: return HR_TENSOR_RECOMPUTING;
 	default: return word & HR__WORD_PINS ? HR_TENSOR_ACTIVE : clean ? HR_TENSOR_SYNCED : HR_TENSOR_INACTIVE;
 	}
 }

@@ -1,0 +1,212 @@
+/* drop.c - dropping tensors. See recipe.h.
+ *
+ * A tensor is dropped by the program (hr_tensor_drop), or when its memory is needed and its recipe takes less time than the copies
+ * that an eviction needs: both ways over the link, or only back if there is a host copy already. The time of a recipe includes the
+ * recipes of inputs that are dropped themselves. The speed of the link is that which the learned policy measured, else a guess.
+ *
+ * DEPTH. When tensor B is dropped, a pin of B runs the recipes of B's dropped inputs first, one inside another; and B's recipe runs
+ * inside those of dropped tensors that depend on B. Both together must stay within recipe_depth. A walk follows each recipe once, so
+ * the cost of a recipe that several inputs need counts once, as it would run once with enough memory. */
+#include "core/lms/recipe/recipe.h"
+
+#include "core/base/status.h"
+#include "core/lms/policy/learned.h"
+
+#define WALK_MAX 4096u           /* recipes that one walk examines */
+#define LINK_GUESS UINT64_C(25)  /* bytes per ns */
+
+/* ---- measuring ---- */
+
+struct measure {
+	hr__lms *lms;
+	uint64_t walk;
+	uint32_t most;  /* depth allowed */
+	uint32_t steps; /* recipes examined */
+	uint64_t cost_ns;
+};
+
+/* Recipes one inside another, from this one down to those whose inputs all have contents. Above [most], or after WALK_MAX recipes, it is
+ * too deep. */
+static uint32_t depth_below(struct measure *m, hr__recipe *recipe, uint32_t level)
+{
+	if (level > m->most || m->steps >= WALK_MAX) return HR__RECIPE_DEPTH_MAX + 1;
+	if (!hr__recipe_visit(recipe, m->walk)) return recipe->depth;
+	m->steps++;
+	uint32_t deepest = 0;
+	for (uint32_t i = 0; i < recipe->input_count; i++) {
+		const hr__tensor *input = recipe->inputs[i].tensor;
+		if (!input->dropped && !hr__load_relaxed(&input->ghost)) continue;
+		uint32_t depth = depth_below(m, hr__load_relaxed(&input->recipe), level + 1);
+		if (depth > deepest) deepest = depth;
+	}
+	bool known = recipe->cost_ns && m->cost_ns != UINT64_MAX;
+	m->cost_ns = known ? m->cost_ns + recipe->cost_ns : UINT64_MAX;
+	recipe->depth = deepest + 1;
+	return recipe->depth;
+}
+
+/* Recipes of dropped tensors that depend on the tensor, one inside another. */
+static uint32_t depth_above(struct measure *m, const hr__tensor *tensor, uint32_t level)
+{
+	uint32_t deepest = 0;
+	if (level > m->most || m->steps >= WALK_MAX) return HR__RECIPE_DEPTH_MAX + 1;
+	for (const hr__recipe_input *each = tensor->dependents; each; each = each->next) {
+		hr__recipe *recipe = each->recipe;
+		if (hr__recipe_visit(recipe, m->walk)) {
+			recipe->depth = 0;
+			m->steps++;
+			for (uint32_t i = 0; i < recipe->output_count; i++) {
+				const hr__tensor *output = recipe->outputs[i];
+				if (!output || (!output->dropped && !hr__load_relaxed(&output->ghost))) continue;
+				uint32_t depth = depth_above(m, output, level + 1) + 1;
+				if (depth > recipe->depth) recipe->depth = depth;
+			}
+		}
+		if (recipe->depth > deepest) deepest = recipe->depth;
+	}
+	return deepest;
+}
+
+bool hr__drop_measure(hr__tensor *tensor, hr__recipe_chain *chain)
+{
+	hr__lms *lms = tensor->lms;
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	struct measure m = { .lms = lms, .walk = hr__recipe_begin_walk(lms), .most = lms->recipe_depth };
+	uint32_t below = depth_below(&m, hr__load_relaxed(&tensor->recipe), 1);
+	m.walk = hr__recipe_begin_walk(lms);
+	uint32_t above = depth_above(&m, tensor, 1);
+	*chain = (hr__recipe_chain){ below + above, m.cost_ns };
+	return chain->depth <= lms->recipe_depth && m.steps < WALK_MAX;
+}
+
+/* ---- whether ---- */
+
+/* Time of the copies that an eviction and its restore would take. */
+static uint64_t copy_ns(const hr__tensor *tensor)
+{
+	const hr__lms *lms = tensor->lms;
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	uint64_t in = LINK_GUESS * UINT64_C(1000000000), out = in;
+	if (lms->learned && lms->learned->link.out) {
+		in = hr__link_in(&lms->learned->link);
+		out = hr__link_out(&lms->learned->link);
+	}
+	double ns = (double)tensor->bytes * 1e9 / (double)in + (double)HR__LINK_COPY_NS;
+	if (!tensor->copy.bytes) ns += (double)tensor->bytes * 1e9 / (double)out + (double)HR__LINK_COPY_NS;
+	return (uint64_t)ns;
+}
+
+bool hr__drop_is_cheaper(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	hr__recipe_chain chain;
+	if (!(hr__load_relaxed(&tensor->recipe_use) & HR__RECIPE_HAS)) return false;
+	bool ghost = hr__load_relaxed(&tensor->ghost);
+	if (ghost) return true;
+	if (!hr__load_relaxed(&lms->recompute) || hr__load_relaxed(&tensor->evict_first) || hr__state_is_displaced(tensor)) return false;
+	hr__lock_take(&lms->lock);
+	bool cheaper = hr__load_relaxed(&tensor->recipe) && hr__drop_measure(tensor, &chain) && chain.cost_ns < copy_ns(tensor);
+	hr__lock_release(&lms->lock);
+	return cheaper;
+}
+
+/* ---- dropping ---- */
+
+static void count_dropped(hr__lms *lms, int64_t bytes)
+{
+	int64_t now = hr__fetch_add_relaxed(&lms->stats.bytes_dropped_now, bytes) + bytes;
+	hr__lms_raise(&lms->stats.peak_bytes_dropped, now);
+}
+
+void hr__drop_end(hr__tensor *tensor)
+{
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
+	if (!tensor->dropped) return;
+	tensor->dropped = false;
+	if (!hr__load_relaxed(&tensor->ghost)) count_dropped(tensor->lms, -(int64_t)tensor->device_bytes);
+}
+
+/* From here on only the recipe has the contents, and whoever would end it recomputes the tensor first. */
+static hr_status begin_drop(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	hr__recipe_chain chain;
+	char name[HR__TENSOR_NAME];
+	hr__lock_take(&lms->lock);
+	bool has = hr__load_relaxed(&tensor->recipe) != NULL;
+	bool may = has && (hr__drop_measure(tensor, &chain) || hr__load_relaxed(&tensor->ghost));
+	if (may) {
+		tensor->dropped = true;
+		if (!hr__load_relaxed(&tensor->ghost)) count_dropped(lms, (int64_t)tensor->device_bytes);
+	}
+	hr__lock_release(&lms->lock);
+	if (may) return HR_OK;
+	hr__tensor_name(tensor, name, sizeof name);
+	if (!has) return hr__fail(HR_NOT_READY, "%s has no recipe: none was set, or it ended when an input or the tensor was written", name);
+	return hr__fail(HR_UNSUPPORTED, "%s cannot be dropped: more than %u recipes would have to run one inside another", name,
+	                lms->recipe_depth);
+}
+
+static void cancel_drop(hr__tensor *tensor)
+{
+	hr__lock_take(&tensor->lms->lock);
+	hr__drop_end(tensor);
+	hr__lock_release(&tensor->lms->lock);
+}
+
+hr_status hr__drop(hr__tensor *tensor, hr_stream stream)
+{
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING && tensor->address && !tensor->fixed);
+	hr__lms *lms = tensor->lms;
+	hr__lms_begin_move(lms);
+	hr_status status = lms->verify ? hr__move_know_sum(tensor) : HR_OK;
+	if (!status) status = begin_drop(tensor);
+	if (!status) {
+		status = hr__move_free_memory(tensor, stream);
+		if (status) cancel_drop(tensor);
+	}
+	hr__state_end_eviction(tensor, status ? HR__PLACE_RESIDENT : HR__PLACE_DROPPED);
+	hr__lms_end_move(lms);
+	return status;
+}
+
+hr_status hr_tensor_drop(hr_tensor handle)
+{
+	hr_status status;
+	char name[HR__TENSOR_NAME];
+	hr__tensor *tensor = hr__tensor_of(handle, &status);
+	if (!tensor) return status;
+	hr__tensor_name(tensor, name, sizeof name);
+	for (unsigned attempt = 0;; attempt++) {
+		uint64_t word = hr__load_acquire(&tensor->word);
+		if (word >> 32 != handle.id >> 32) return hr__tensor_fail_closed(handle);
+		switch (hr__word_place(word)) {
+		case HR__PLACE_UNUSED:
+		case HR__PLACE_DESTROYING: return hr__tensor_fail_closed(handle);
+		case HR__PLACE_EVICTED:
+		case HR__PLACE_DROPPED: return HR_OK;
+		case HR__PLACE_NEW: return hr__fail(HR_NOT_READY, "%s has no recipe, because it was never written", name);
+		case HR__PLACE_RESIDENT:
+			if (word & HR__WORD_PINS) return hr__fail(HR_IN_USE, "%s is pinned; unpin it first", name);
+			if (hr__load_relaxed(&tensor->never_evict) || !hr__load_relaxed(&tensor->lms->recompute))
+				return hr__fail(HR_UNSUPPORTED, "%s cannot be dropped: %s", name,
+				                hr__load_relaxed(&tensor->never_evict) ? "never_evict is set, or it is fixed and smaller than a page"
+				                                                       : "options.recompute is off");
+			if (tensor->fixed) return hr__fail(HR_UNSUPPORTED, "%s cannot be dropped: it is fixed", name);
+			if (!hr__state_begin_eviction(tensor, word)) break;
+			return hr__drop(tensor, tensor->lms->out_stream);
+		default:
+			status = hr__recompute_check_own(tensor);
+			if (status) return status;
+			hr__state_wait(attempt);
+		}
+	}
+}
+
+hr_status hr_lms_set_recompute(hr_allocator allocator, bool recompute)
+{
+	hr__lms *lms;
+	hr_status status = hr__lms_of(allocator, &lms);
+	if (!status) hr__store_relaxed(&lms->recompute, recompute);
+	return status;
+}
