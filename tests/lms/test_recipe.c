@@ -677,6 +677,96 @@ static void test_a_chain_without_memory_changes_nothing(void)
 	tear_down();
 }
 
+/* ---- when memory is needed ---- */
+
+/* Room for four tensors; op 1 takes [cost_ns]. A copy of 100 KiB takes 24 us each way over the link that is assumed. */
+static void fill_memory(uint64_t cost_ns, const char *policy)
+{
+	set_up_with(policy, 448 * KIB, 0, false);
+	source(0);
+	run(1, (unsigned[]){ 0 }, 1, 1, false);
+	hr_recipe recipe = kit_recipe(&ops[1], tensors, 1, &tensors[1], 1);
+	recipe.cost_ns = cost_ns;
+	CHECK_STATUS(HR_OK, hr_tensor_set_recipe(&recipe));
+	hr_pin first = { tensors[0], HR_READ };
+	for (unsigned i = 2; i < 5; i++) { /* tensor 0 is used again and again, so tensor 1 is the first to go */
+		CHECK_STATUS(HR_OK, hr_tensor_pin_all(&first, 1, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin_all(&first, 1, HR_STREAM_DEFAULT));
+		source(i);
+	}
+}
+
+static void test_a_tensor_that_is_computed_faster_than_copied_is_dropped_for_room(void)
+{
+	const char *const policies[] = { "lru", "learned" };
+	for (unsigned i = 0; i < 2; i++) {
+		fill_memory(1000, policies[i]);
+		CHECK_EQ(state_of(tensors[1]), HR_TENSOR_DROPPED);
+		CHECK_EQ(lms_stats().bytes_copied_out, 0);
+		CHECK_EQ(lms_stats().num_drops, 1);
+		CHECK_EQ(lms_stats().num_single_reclaims, 1);
+		expect(1);
+		CHECK_EQ(lms_stats().recompute_ns, 1000);
+		for (unsigned k = 0; k < 5; k++) expect(k);
+		tear_down();
+	}
+}
+
+static void test_a_tensor_that_is_copied_faster_than_computed_is_evicted_for_room(void)
+{
+	fill_memory(1000000, "lru");
+	CHECK_EQ(state_of(tensors[1]), HR_TENSOR_EVICTED);
+	CHECK_EQ(lms_stats().num_drops, 0);
+	for (unsigned k = 0; k < 5; k++) expect(k);
+	CHECK_EQ(ops[1].calls, 0u);
+	tear_down();
+}
+
+static void test_a_tensor_whose_cost_is_not_known_is_evicted_for_room(void)
+{
+	fill_memory(0, "lru");
+	CHECK_EQ(state_of(tensors[1]), HR_TENSOR_EVICTED);
+	tear_down();
+}
+
+static void test_the_cost_of_a_chain_decides_whether_a_tensor_is_dropped(void)
+{
+	set_up_with("lru", 640 * KIB, 0, false); /* room for six */
+	source(0);
+	for (unsigned i = 1; i < 5; i++) {
+		run(i, (unsigned[]){ i - 1 }, 1, 1, false);
+		hr_recipe recipe = kit_recipe(&ops[i], &tensors[i - 1], 1, &tensors[i], 1);
+		recipe.cost_ns = 20000; /* a copy out and back takes 48 us: two recipes are cheaper, three are not */
+		CHECK_STATUS(HR_OK, hr_tensor_set_recipe(&recipe));
+	}
+	CHECK_STATUS(HR_OK, hr_tensor_set_never_evict(tensors[0], true));
+	for (unsigned i = 5; i < 9; i++) source(i); /* tensors 1, 2 and 3 make room, in this order */
+	CHECK_EQ(state_of(tensors[1]), HR_TENSOR_DROPPED);
+	CHECK_EQ(state_of(tensors[2]), HR_TENSOR_DROPPED);
+	CHECK_EQ(state_of(tensors[3]), HR_TENSOR_EVICTED);
+	CHECK_STATUS(HR_OK, hr_tensor_set_never_evict(tensors[0], false));
+	for (unsigned i = 0; i < 9; i++) expect(i);
+	tear_down();
+}
+
+static void test_a_lower_limit_drops_what_has_recipes(void)
+{
+	set_up();
+	source(0);
+	for (unsigned i = 1; i < 5; i++) {
+		run(i, (unsigned[]){ 0 }, 1, 1, false);
+		hr_recipe recipe = kit_recipe(&ops[i], tensors, 1, &tensors[i], 1);
+		recipe.cost_ns = 1;
+		CHECK_STATUS(HR_OK, hr_tensor_set_recipe(&recipe));
+	}
+	CHECK_STATUS(HR_OK, hr_lms_set_limit(allocator, 200 * KIB));
+	CHECK_EQ(lms_stats().num_drops, 3); /* two remain: the input and output of the last op */
+	CHECK_EQ(lms_stats().num_evictions, 0);
+	for (unsigned i = 0; i < 5; i++) expect(i);
+	CHECK_STATUS(HR_OK, hr_lms_set_limit(allocator, 0));
+	tear_down();
+}
+
 /* ---- the switch ---- */
 
 static void test_nothing_is_dropped_while_recomputing_is_off(void)
@@ -715,4 +805,8 @@ TEST_MAIN(T(test_a_dropped_tensor_is_computed_again_by_its_next_pin), T(test_a_r
           T(test_what_depends_on_ghosts_is_computed_before_their_input_is_lost), T(test_ghosts_are_no_deeper_than_the_option),
           T(test_tensors_with_recipes_are_destroyed_with_their_allocator), T(test_a_recipe_that_fails_leaves_the_tensor_dropped),
           T(test_a_recipe_that_computes_nothing_is_an_error), T(test_a_chain_without_memory_changes_nothing),
+          T(test_a_tensor_that_is_computed_faster_than_copied_is_dropped_for_room),
+          T(test_a_tensor_that_is_copied_faster_than_computed_is_evicted_for_room),
+          T(test_a_tensor_whose_cost_is_not_known_is_evicted_for_room),
+          T(test_the_cost_of_a_chain_decides_whether_a_tensor_is_dropped), T(test_a_lower_limit_drops_what_has_recipes),
           T(test_nothing_is_dropped_while_recomputing_is_off))

@@ -116,7 +116,8 @@ typedef enum hr__move_kind {
 
 typedef struct hr__move {
 	uint64_t time_ns, bytes;
-	hr__move_kind kind;
+	unsigned kind : 8;      /* hr__move_kind */
+	unsigned by_recipe : 1; /* OUT: it was dropped instead; IN: it was recomputed */
 	uint32_t site;
 } hr__move;
 

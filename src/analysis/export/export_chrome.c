@@ -180,7 +180,7 @@ static void put_events(hr__json *json, const hr__capture *capture, struct tables
 	for (uint32_t i = 0; i < capture->op_count && !json->failed; i++) put_op(json, capture, &capture->ops[i]);
 	for (uint32_t i = 0; i < capture->move_count && !json->failed; i++) {
 		const hr__move *move = &capture->moves[i];
-		put_mark(json, capture, hr__export_move_text(move->kind), move->time_ns, move->bytes, move->site);
+		put_mark(json, capture, hr__export_move_text(move), move->time_ns, move->bytes, move->site);
 	}
 	for (uint32_t i = 0; i < capture->refusal_count && !json->failed; i++) {
 		const hr__refusal *refusal = &capture->refusals[i];

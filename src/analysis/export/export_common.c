@@ -71,11 +71,11 @@ void hr__export_labels_free(hr__export_labels *labels)
 	hr__export_give(labels->of, labels->block_bytes);
 }
 
-const char *hr__export_move_text(hr__move_kind kind)
+const char *hr__export_move_text(const hr__move *move)
 {
-	switch (kind) {
-	case HR__MOVE_OUT: return "to host";
-	case HR__MOVE_IN: return "to device";
+	switch (move->kind) {
+	case HR__MOVE_OUT: return move->by_recipe ? "dropped" : "to host";
+	case HR__MOVE_IN: return move->by_recipe ? "recomputed" : "to device";
 	case HR__MOVE_ON_DEVICE: return "moved on device";
 	case HR__MOVE_STITCH: return "pages stitched";
 	}

@@ -40,7 +40,7 @@ const char *hr__export_op_name(hr_name scope, hr_name op, char out[HR__EXPORT_NA
 const char *hr__export_type(const hr__site *site, char out[HR__EXPORT_TYPE_BYTES]);
 
 /* Text for a move on a timeline, such as "to host". */
-const char *hr__export_move_text(hr__move_kind kind);
+const char *hr__export_move_text(const hr__move *move);
 
 /* A unique name for each allocator: its own name, with the device or the number appended where two are the same. All names are
  * compared once up front, because there may be a thousand allocators and a million events. */

@@ -307,7 +307,7 @@ static void add_marks(struct xplane_exporter *e, const struct line *line, struct
 	const hr__capture *c = e->capture;
 	(void)line;
 	for (uint32_t i = 0; i < c->move_count && !e->status; i++)
-		add_mark(e, sink, hr__export_move_text(c->moves[i].kind), c->moves[i].time_ns, c->moves[i].bytes, c->moves[i].site);
+		add_mark(e, sink, hr__export_move_text(&c->moves[i]), c->moves[i].time_ns, c->moves[i].bytes, c->moves[i].site);
 	for (uint32_t i = 0; i < c->refusal_count && !e->status; i++)
 		add_mark(e, sink, "request refused", c->refusals[i].time_ns, c->refusals[i].bytes, c->refusals[i].site);
 }

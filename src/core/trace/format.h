@@ -18,7 +18,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the writer stores num
 
 #define HR__TRACE_MAGIC "\x89HRT\r\n\x1a\n" /* 8 bytes, without the final 0 */
 #define HR__TRACE_MAJOR 1
-#define HR__TRACE_MINOR 1 /* 1: frames, stacks, and the stack of an event in its extension */
+#define HR__TRACE_MINOR 2 /* 1: frames, stacks, and the stack of an event in its extension; 2: tensors that are dropped and recomputed */
 #define HR__TRACE_BYTE_ORDER 0x01020304u
 #define HR__TRACE_REQUIRED_KNOWN 0ull /* bit 0, compressed blocks, is reserved and not supported yet */
 #define HR__TRACE_HEADER_MAX (16u << 20)

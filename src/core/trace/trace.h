@@ -55,7 +55,7 @@ typedef struct hr__event {
 	uint32_t allocator;  /* number of an allocator definition */
 	hr_stream stream;
 	uint64_t address;
-	uint64_t address2;   /* MOVE: the destination; EVICT, RESTORE: place of the host copy */
+	uint64_t address2;   /* MOVE: the destination; EVICT, RESTORE: place of the host copy, or hr__trace_dropped */
 	uint64_t bytes;      /* size of the block; OP_END: device time in ns; STEP: number of the step */
 	uint64_t requested;  /* bytes requested */
 	hr_name op, scope, tag;
@@ -63,6 +63,17 @@ typedef struct hr__event {
 	hr_dtype dtype;
 	hr_stack stack;      /* hr__trace_event fills it in if it is HR_STACK_NONE; see stacks.h */
 } hr__event;
+
+/* The place in EVICT and RESTORE of a tensor that is dropped or recomputed instead, and has no host copy. [number] tells it from other
+ * tensors. */
+static inline uint64_t hr__trace_dropped(uint32_t number)
+{
+	return UINT64_C(3) << 62 | number;
+}
+static inline bool hr__trace_is_dropped(uint64_t place)
+{
+	return place >> 62 == 3;
+}
 
 /* ---- writing ---- */
 

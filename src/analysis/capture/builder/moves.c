@@ -50,7 +50,8 @@ hr_status hr__builder_add_move(hr__builder *b, const hr__event *e, hr__move_kind
 	if (!status) status = update_lives(b, e, kind);
 	hr__move *move = hr__array_push(&b->arrays->moves, &status);
 	if (status) return status;
-	*move = (hr__move){ e->time_ns, e->bytes, kind, site };
+	bool by_recipe = (kind == HR__MOVE_OUT || kind == HR__MOVE_IN) && hr__trace_is_dropped(e->address2);
+	*move = (hr__move){ e->time_ns, e->bytes, kind, by_recipe, site };
 	b->bytes_moved += e->bytes;
 	return hr__builder_add_item(b, HR__ITEM_MOVE);
 }

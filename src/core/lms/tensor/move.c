@@ -56,7 +56,7 @@ static hr_status order(hr__lms *lms, hr_stream stream, uint64_t streams, uint64_
 static uint64_t host_location(const hr__tensor *tensor)
 {
 	const hr__host_copy *copy = &tensor->copy;
-	if (tensor->dropped) return (uint64_t)(tensor->index + 1) | UINT64_C(3) << 62;
+	if (tensor->dropped) return hr__trace_dropped(tensor->index + 1);
 	return copy->address || !copy->bytes ? copy->address : copy->offset | UINT64_C(1) << 63;
 }
 
