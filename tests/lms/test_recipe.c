@@ -1,4 +1,5 @@
 /* test_recipe.c - recipes: dropped tensors are computed again, to the byte, whatever happens to their inputs. */
+#include "core/device/device.h"
 #include "core/lms/lms.h"
 #include "recipe_kit.h"
 
@@ -457,6 +458,41 @@ static void test_one_call_may_read_a_dropped_tensor_and_write_its_input(void)
 	tear_down();
 }
 
+static hr_status be_slow(kit_op *op, const hr_recompute *call)
+{
+	hr_status status;
+	hr__device *under = hr__tensor_of(call->inputs[0], &status)->lms->device;
+	(void)op;
+	return hr__device_compute(under, call->stream, 20000000);
+}
+
+/* The program orders its own work, and knows nothing of the recipe that reads tensor 0 on the other stream. */
+static void test_a_write_waits_on_the_device_for_recipes_that_read_the_tensor(void)
+{
+	for (unsigned detached = 0; detached < 2; detached++) {
+		set_up();
+		void *at;
+		hr_stream other = fixture_stream(device), third = fixture_stream(device);
+		source(0);
+		apply(1, 0);
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, HR_STREAM_DEFAULT));
+		drop(1);
+		ops[1].first = be_slow;
+		CHECK_STATUS(HR_OK, hr_tensor_pin(tensors[1], detached ? HR_WRITE : HR_READ, other));
+		CHECK_STATUS(HR_OK, hr_tensor_pin(tensors[0], HR_OVERWRITE, third));
+		CHECK_STATUS(HR_OK, hr_tensor_get_address(tensors[0], &at));
+		CHECK_STATUS(HR_OK, hr_stream_fill(device, at, 255, BYTES, third));
+		memset(contents[0], 255, BYTES);
+		CHECK_STATUS(HR_OK, hr_tensor_unpin(tensors[0], third));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin(tensors[1], other));
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, other));
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(device, third));
+		expect(1);
+		expect(0);
+		tear_down();
+	}
+}
+
 /* ---- inputs that are destroyed ---- */
 
 static void test_a_destroyed_input_with_a_recipe_lives_on_as_a_ghost(void)
@@ -799,6 +835,7 @@ TEST_MAIN(T(test_a_dropped_tensor_is_computed_again_by_its_next_pin), T(test_a_r
           T(test_no_chain_is_deeper_than_the_option), T(test_a_write_to_an_input_ends_the_recipe_of_a_resident_tensor),
           T(test_a_dropped_tensor_is_computed_before_its_input_is_written),
           T(test_only_what_depends_on_the_written_tensor_is_computed), T(test_one_call_may_read_a_dropped_tensor_and_write_its_input),
+          T(test_a_write_waits_on_the_device_for_recipes_that_read_the_tensor),
           T(test_a_destroyed_input_with_a_recipe_lives_on_as_a_ghost), T(test_ghosts_are_computed_once_for_a_chain),
           T(test_evicted_and_dropped_inputs_become_ghosts_too),
           T(test_a_dropped_tensor_is_computed_before_an_input_without_a_recipe_is_destroyed),

@@ -16,6 +16,16 @@ static bool is_needed_now(const hr__tensor *tensor)
 	return false;
 }
 
+bool hr__ghost_is_pinned_by_recipe(hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	hr__lock_take(&lms->lock);
+	/* A recipe pins its inputs only while it is running, and that changes under the lock. */
+	bool by_recipe = is_needed_now(tensor) || !(hr__load_relaxed(&tensor->word) & HR__WORD_PINS);
+	hr__lock_release(&lms->lock);
+	return by_recipe;
+}
+
 static bool may_be_ghost(hr__tensor *tensor)
 {
 	hr__recipe_chain chain;

@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 #include "core/base/struct.h"
 #include "core/base/text/text.h"
+#include "core/lms/tensor/pin.h"
 
 uint64_t hr__recipe_begin_walk(hr__lms *lms)
 {
@@ -17,9 +18,9 @@ uint64_t hr__recipe_begin_walk(hr__lms *lms)
 void hr__recipe_note_use(hr__tensor *tensor)
 {
 	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
-	uint8_t use = (uint8_t)((hr__load_relaxed(&tensor->recipe) ? HR__RECIPE_HAS : 0) |
-	                        (tensor->dependents ? HR__RECIPE_FEEDS : 0));
-	hr__store_relaxed(&tensor->recipe_use, use);
+	unsigned use = hr__load_relaxed(&tensor->recipe_use) & HR__RECIPE_READ;
+	use |= (hr__load_relaxed(&tensor->recipe) ? HR__RECIPE_HAS : 0) | (tensor->dependents ? HR__RECIPE_FEEDS : 0);
+	hr__store_relaxed(&tensor->recipe_use, (uint8_t)use);
 }
 
 static void link_input(hr__recipe_input *input)
@@ -151,6 +152,21 @@ hr_status hr__recipe_fail_running(const hr__tensor *tensor)
 	                hr__tensor_name(tensor, name, sizeof name));
 }
 
+/* Recomputes a dropped tensor and takes it from its recipe while it is pinned. Else recomputing the next one could drop it again. */
+static hr_status keep_contents(hr__tensor *tensor, uint64_t word, hr_stream stream, bool *done)
+{
+	hr__lms *lms = tensor->lms;
+	hr__recipe_ended ended = { 0 };
+	if (stream == HR_STREAM_HOST) stream = HR_STREAM_DEFAULT;
+	hr_status status = hr__recompute(tensor, word, stream, true, done);
+	if (status || !*done) return status;
+	hr__lock_take(&lms->lock);
+	hr__recipe_detach(tensor, &ended);
+	hr__lock_release(&lms->lock);
+	hr__recipe_release(&ended);
+	return hr__pin_release_all(&(hr_pin){ hr__tensor_handle(tensor, word), HR_READ }, 1, stream);
+}
+
 hr_status hr__recipe_end_dependents(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
@@ -177,21 +193,31 @@ hr_status hr__recipe_end_dependents(hr__tensor *tensor, hr_tensor handle, hr_str
 		hr__recipe_release(&ended);
 		if (!obstacle.running && !obstacle.dropped) return HR_OK;
 		bool done = false;
-		hr_status status = obstacle.running ? HR_OK : hr__recompute(obstacle.dropped, word, stream, false, &done);
+		hr_status status = obstacle.running ? HR_OK : keep_contents(obstacle.dropped, word, stream, &done);
 		if (status) return status;
 		if (!done) hr__state_wait(attempt++);
 	}
 }
 
-void hr__recipe_written(hr__tensor *tensor)
+hr_status hr__recipe_written(hr__tensor *tensor, hr_stream stream)
 {
 	HR_ASSERT(hr__load_relaxed(&tensor->word) & HR__WORD_PINS);
 	hr__lms *lms = tensor->lms;
 	hr__recipe_ended ended = { 0 };
+	int64_t waits = 0;
+	/* No recipe reads it from now on, so the bit may be cleared after the wait. A pin for the host has waited already. */
+	uint64_t streams = hr__load_relaxed(&tensor->use_streams) & ~hr__stream_bit(stream);
+	bool read = hr__load_relaxed(&tensor->recipe_use) & HR__RECIPE_READ && stream != HR_STREAM_HOST;
+	if (read && streams) {
+		hr_status status = hr__device_order(lms->device, stream, streams, hr__load_relaxed(&tensor->use_epoch), &waits);
+		if (status) return status;
+	}
 	hr__lock_take(&lms->lock);
+	hr__store_relaxed(&tensor->recipe_use, hr__load_relaxed(&tensor->recipe_use) & (HR__RECIPE_HAS | HR__RECIPE_FEEDS));
 	hr__recipe_detach(tensor, &ended);
 	hr__lock_release(&lms->lock);
 	hr__recipe_release(&ended);
+	return HR_OK;
 }
 
 void hr__recipe_close(hr__lms *lms)
@@ -406,7 +432,7 @@ int hr__recipe_check(const hr__tensor *tensor)
 	enum hr__place place = hr__state_frozen_place(hr__load_relaxed(&tensor->word));
 	uint8_t use = (uint8_t)((recipe ? HR__RECIPE_HAS : 0) | (tensor->dependents ? HR__RECIPE_FEEDS : 0));
 	if (ghost && !tensor->dependents) return 0; /* another thread is about to destroy it */
-	bool sound = use == hr__load_relaxed(&tensor->recipe_use) && tensor->dropped == (place == HR__PLACE_DROPPED) &&
+	bool sound = use == (hr__load_relaxed(&tensor->recipe_use) & (HR__RECIPE_HAS | HR__RECIPE_FEEDS)) && tensor->dropped == (place == HR__PLACE_DROPPED) &&
 	             (recipe ? is_output(recipe, tensor) : !tensor->dropped && !ghost) && dependents_are_sound(tensor) &&
 	             (!tensor->dependents || place != HR__PLACE_NEW);
 	return sound ? 0 : 10;

@@ -2,7 +2,7 @@
  *
  *     recipe.c      makes and ends recipes; follows them from input to output and back
  *     drop.c        drops tensors: which may be dropped, and which are cheaper to drop than to copy
- *     recompute.c   runs recipes
+ *     recompute.c   runs recipes; memory.c: the memory of what they compute
  *     ghost.c       what the program destroyed and recipes still need
  *
  *            inputs            recipe            outputs
@@ -10,6 +10,11 @@
  *         tensor C --------> | op, fn | --------> tensor D
  *                            +--------+
  *            A->dependents lists the recipes that A is an input of
+ *
+ * STREAMS. A run reads the inputs on the stream of the pin that needs an output. The program orders its own work on the inputs, but
+ * does not know of this work. So the run waits for the streams that used the inputs, and a later write pin of an input waits for the
+ * streams that recipes read it on (HR__RECIPE_READ). The outputs' memory counts as allocated by the stream of the run, so that pins
+ * for other streams wait for the work that computes them.
  *
  * WORDS. A tensor is DROPPED (tensor->dropped) from the moment, under the lock, in which its recipe becomes the only source of its
  * contents until the work that computes it again is queued. A GHOST is a tensor that the program has destroyed and that is still an
@@ -63,6 +68,7 @@
 /* Bits of hr__tensor.recipe_use. */
 #define HR__RECIPE_HAS 1u   /* it has a recipe */
 #define HR__RECIPE_FEEDS 2u /* recipes depend on it */
+#define HR__RECIPE_READ 4u  /* recipes may be reading it on the device, on streams that the program does not know of */
 
 /* Values of hr__tensor.ghost other than 0. */
 #define HR__GHOST_BECOMING 1u /* DESTROYING: its memory and host copy are being released */
@@ -120,11 +126,12 @@ void hr__recipe_end_all(hr__tensor *tensor, hr__recipe_ended *ended);   /* if th
 hr_status hr__recipe_fail_running(const hr__tensor *tensor);
 
 /* A tensor is about to lose its contents: recomputes the dropped tensors that depend on it, on [stream], and ends the recipes that
- * depend on it. HR_INVALID_ARGUMENT: the calling thread runs a recipe. Otherwise the status of a recomputation; then nothing has
- * ended. Without locks. [tensor] must be one that [handle] names; if it is another by now, nothing is done. */
+ * depend on it. HR_INVALID_ARGUMENT: the calling thread runs a recipe. Otherwise the status of a recomputation; some recipes may have
+ * ended then. Without locks. [tensor] must be one that [handle] names; if it is another by now, nothing is done. */
 hr_status hr__recipe_end_dependents(hr__tensor *tensor, hr_tensor handle, hr_stream stream);
-/* A tensor was pinned for writing: takes it from its recipe. Without locks. */
-void hr__recipe_written(hr__tensor *tensor);
+/* A tensor was pinned for writing on [stream]: takes it from its recipe, and makes the stream wait for recipes that read it. Without
+ * locks. */
+hr_status hr__recipe_written(hr__tensor *tensor, hr_stream stream);
 /* Ends all recipes of a context that is closing. */
 void hr__recipe_close(hr__lms *lms);
 
@@ -199,6 +206,9 @@ enum hr__fate {
 };
 /* Decides, and claims the tensor at [from]. Without locks. */
 enum hr__fate hr__ghost_decide(hr__tensor *tensor, uint64_t word, enum hr__place from, hr__recipe_ended *ended);
+/* Whether pins of a tensor may be those of a recipe that is running, or are gone already: then the program may destroy the tensor after a
+ * wait. Without locks. */
+bool hr__ghost_is_pinned_by_recipe(hr__tensor *tensor);
 /* Makes a ghost of a tensor (DESTROYING) whose memory and host copy were released. */
 void hr__ghost_settle(hr__tensor *tensor, uint32_t generation);
 /* A ghost got memory. With the lock. */

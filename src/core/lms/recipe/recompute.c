@@ -223,6 +223,10 @@ static void end_run(recipe_run *run, hr_status status, const hr__tensor *target,
 	}
 	count_run(recipe, status);
 	hr__lock_take(&lms->lock);
+	for (uint32_t i = 0; i < recipe->input_count; i++) {
+		hr__tensor *input = recipe->inputs[i].tensor;
+		hr__store_relaxed(&input->recipe_use, (uint8_t)(hr__load_relaxed(&input->recipe_use) | HR__RECIPE_READ));
+	}
 	recipe->running = false;
 	lms->recipes_running--;
 	bool last = !lms->recipes_running;
@@ -281,10 +285,10 @@ static hr_status check_take(const hr__tensor *tensor, const hr__tensor *from)
 {
 	if (from->lms != tensor->lms) return fail_take(tensor, from, HR_INVALID_ARGUMENT, "it is of another allocator");
 	if (from->device_bytes != tensor->device_bytes) return fail_take(tensor, from, HR_INVALID_ARGUMENT, "it has another size");
+	if (hr__load_relaxed(&from->recipe_use) & (HR__RECIPE_HAS | HR__RECIPE_FEEDS))
+		return fail_take(tensor, from, HR_INVALID_ARGUMENT, "it has a recipe, or is an input of one");
 	if (from->fixed) return fail_take(tensor, from, HR_INVALID_ARGUMENT, "it is fixed");
 	if (hr__load_relaxed(&from->unwritten)) return fail_take(tensor, from, HR_INVALID_ARGUMENT, "it has no contents");
-	if (hr__load_relaxed(&from->recipe_use))
-		return fail_take(tensor, from, HR_INVALID_ARGUMENT, "it has a recipe, or is an input of one");
 	if (tensor->alignment && from->address % tensor->alignment)
 		return fail_take(tensor, from, HR_INVALID_ARGUMENT, "its memory is not aligned as needed");
 	return HR_OK;

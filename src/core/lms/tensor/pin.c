@@ -311,11 +311,11 @@ static hr_status pin_one(hr__tensor *tensor, const hr_pin *pins, size_t at, hr_s
 	} else if (!status && HR_UNLIKELY(hr__load_relaxed(&tensor->unwritten)) && !writes_before(pins, at)) {
 		status = fail_unwritten(tensor);
 	}
+	if (!status && HR_UNLIKELY(recipes)) status = hr__recipe_written(tensor, stream);
 	if (status) {
 		undo_pin(tensor);
 		return status;
 	}
-	if (HR_UNLIKELY(recipes)) hr__recipe_written(tensor);
 	if (HR_UNLIKELY(hr__load_relaxed(&tensor->evict_first))) hr__store_relaxed(&tensor->evict_first, 0);
 	if (HR_UNLIKELY(hr__load_relaxed(&tensor->prefetched)) && hr__exchange_acquire(&tensor->prefetched, 0))
 		hr__lms_count(&lms->stats.num_prefetch_hits, 1);
@@ -526,18 +526,18 @@ static hr_status unpin_checked(hr__lms *lms, const hr_pin *pins, size_t count, h
 
 hr_status hr__pin_release_all(const hr_pin *pins, size_t count, hr_stream stream)
 {
-	hr_status found = HR_OK;
-	hr__lms *lms = NULL;
+	hr_status found = HR_OK, status;
+	hr__lms *lms = hr__tensor_of(pins->tensor, &status)->lms;
+	hr__cache *counting = begin_counting(lms);
 	for (size_t i = 0; i < count; i++) {
-		hr_status status;
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &status);
 		HR_ASSERT(tensor && hr__word_pins(hr__load_relaxed(&tensor->word)));
-		lms = tensor->lms;
 		if (!unpin_one(tensor, stream) || !lms->verify) continue;
 		status = verify_unpinned(tensor, pins[i].tensor, stream);
 		if (!found) found = status;
 	}
-	if (lms) hr__lms_note_change(lms);
+	end_counting(lms, counting);
+	hr__lms_note_change(lms);
 	return found;
 }
 

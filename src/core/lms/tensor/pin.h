@@ -1,4 +1,4 @@
-/* pin.h - shared by pin.c, pin_wait.c, pin_refusal.c and recipe/recompute.c alone. */
+/* pin.h - shared by pin.c, pin_wait.c, pin_refusal.c and the files of recipe/ alone. */
 #ifndef HR_LMS_PIN_H
 #define HR_LMS_PIN_H
 

@@ -267,6 +267,10 @@ static hr_status claim_for_destruction(hr__tensor *tensor, hr_tensor handle, enu
 		uint64_t word = hr__load_acquire(&tensor->word);
 		hr__recipe_ended ended = { 0 };
 		hr_status status = check_destruction(tensor, word, handle);
+		if (status == HR_IN_USE && !hr__recompute_is_running() && hr__ghost_is_pinned_by_recipe(tensor)) {
+			hr__state_wait(attempt); /* the program knows nothing of that pin */
+			continue;
+		}
 		if (status) return status;
 		*place = hr__word_place(word);
 		enum hr__fate fate = may_be_claimed(*place) ? hr__ghost_decide(tensor, word, *place, &ended) : HR__FATE_WAIT;
