@@ -98,7 +98,7 @@ typedef enum hr_verdict_kind {
 	                         * to move */
 	HR_NEEDS_MORE,          /* [bytes] more must be free, in any arrangement */
 	HR_NEVER_FITS,          /* the request alone exceeds the limit, by [bytes] */
-	HR_FITS_WITH_LMS        /* after evicting at least [bytes] of idle tensors to the host (headroom_lms.h) */
+	HR_FITS_WITH_LMS        /* after evicting at least [bytes] of idle tensors to the host, or dropping them (headroom_lms.h) */
 } hr_verdict_kind;
 #define HR_VERDICT_KINDS (HR_FITS_WITH_LMS + 1) /* the greatest number + 1 */
 
@@ -121,6 +121,9 @@ typedef struct hr_verdict {
 	uint64_t step_peak_bytes; /* most bytes that a step of the allocator (hr_step_begin) needed at once, including tensors on the
 	                           * host. A step counts once it has ended, if no request was refused in it. Before the first such
 	                           * step: the figure of the device's other allocators, including destroyed ones. 0 = not known */
+	uint64_t recompute_bytes; /* HR_FITS_WITH_LMS: of [bytes], those that need not go to the host, because recipes compute them again
+	                           * (hr_tensor_set_recipe) */
+	uint64_t recompute_ns;    /* about how long that takes, by the costs that the recipes state */
 } hr_verdict;
 
 /* All fields 0, and struct_size as compiled. */

@@ -713,6 +713,63 @@ static void test_a_chain_without_memory_changes_nothing(void)
 	tear_down();
 }
 
+/* ---- verify ---- */
+
+static void test_verify_accepts_what_is_computed_again_to_the_byte(void)
+{
+	set_up_with("lru", 32 * MIB, 0, true);
+	source(0);
+	apply(1, 0);
+	run(2, (unsigned[]){ 1, 0 }, 2, 2, true);
+	drop(1);
+	drop(2);
+	destroy(1);
+	expect(2);
+	expect(3);
+	tear_down();
+}
+
+static void test_verify_names_the_op_that_is_not_deterministic(void)
+{
+	set_up_with("lru", 32 * MIB, 0, true);
+	source(0);
+	apply(1, 0);
+	apply(2, 1);
+	drop(1);
+	drop(2);
+	ops[1].drifts = true;
+	CHECK_STATUS(HR_CORRUPT, hr_tensor_pin(tensors[2], HR_READ, HR_STREAM_DEFAULT));
+	CHECK_CONTAINS(hr_last_message(), "could not be recomputed by op op_1");
+	CHECK_CONTAINS(hr_last_message(), "the op is not deterministic");
+	CHECK_EQ(state_of(tensors[1]), HR_TENSOR_DROPPED);
+	CHECK_EQ(state_of(tensors[2]), HR_TENSOR_DROPPED);
+	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
+	ops[1].drifts = false; /* the next pin tries again */
+	expect(2);
+	tear_down();
+}
+
+static hr_status spoil_the_input(kit_op *op, const hr_recompute *call)
+{
+	void *at;
+	hr_status status = hr_tensor_get_address(call->inputs[0], &at);
+	(void)op;
+	return status ? status : hr_stream_fill(device, at, 123, BYTES, call->stream);
+}
+
+static void test_verify_finds_a_recipe_that_writes_its_input(void)
+{
+	set_up_with("lru", 32 * MIB, 0, true);
+	source(0);
+	apply(1, 0);
+	drop(1);
+	ops[1].first = spoil_the_input;
+	CHECK_STATUS(HR_CORRUPT, hr_tensor_pin(tensors[1], HR_READ, HR_STREAM_DEFAULT));
+	CHECK_EQ(state_of(tensors[1]), HR_TENSOR_DROPPED);
+	destroy(1);
+	tear_down();
+}
+
 /* ---- when memory is needed ---- */
 
 /* Room for four tensors; op 1 takes [cost_ns]. A copy of 100 KiB takes 24 us each way over the link that is assumed. */
@@ -842,6 +899,8 @@ TEST_MAIN(T(test_a_dropped_tensor_is_computed_again_by_its_next_pin), T(test_a_r
           T(test_what_depends_on_ghosts_is_computed_before_their_input_is_lost), T(test_ghosts_are_no_deeper_than_the_option),
           T(test_tensors_with_recipes_are_destroyed_with_their_allocator), T(test_a_recipe_that_fails_leaves_the_tensor_dropped),
           T(test_a_recipe_that_computes_nothing_is_an_error), T(test_a_chain_without_memory_changes_nothing),
+          T(test_verify_accepts_what_is_computed_again_to_the_byte), T(test_verify_names_the_op_that_is_not_deterministic),
+          T(test_verify_finds_a_recipe_that_writes_its_input),
           T(test_a_tensor_that_is_computed_faster_than_copied_is_dropped_for_room),
           T(test_a_tensor_that_is_copied_faster_than_computed_is_evicted_for_room),
           T(test_a_tensor_whose_cost_is_not_known_is_evicted_for_room),

@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 #include "core/base/text/text.h"
 #include "core/lms/context.h"
+#include "core/lms/recipe/recipe.h"
 
 static hr_status in_use(hr__allocator *allocator)
 {
@@ -31,6 +32,12 @@ static bool get_evictable(hr__allocator *allocator, uint64_t *room, uint64_t *ap
 	}
 	hr__lock_release(&lms->lock);
 	return lms->enabled;
+}
+
+static hr__droppable get_droppable(hr__allocator *allocator)
+{
+	hr__lms *lms = hr__load_acquire(&allocator->lms);
+	return lms ? hr__drop_survey(lms) : (hr__droppable){ 0 };
 }
 
 static uint64_t bytes_to_move(const hr__pressure *pressure, hr__moving *how)
@@ -64,6 +71,7 @@ static const hr__lms_hooks hooks = { .reclaim = hr__reclaim,
 	                                 .closing = closing,
 	                                 .is_evictable = hr__tensor_is_evictable,
 	                                 .get_evictable = get_evictable,
+	                                 .get_droppable = get_droppable,
 	                                 .bytes_to_move = bytes_to_move,
 	                                 .leaks = hr__lms_leaks,
 	                                 .shutdown = shut_down,

@@ -493,6 +493,12 @@ typedef struct hr__moving {
 	uint64_t budget; /* limit on bytes moved for one request; 0 = no limit */
 } hr__moving;
 
+/* Evictable tensors that recipes compute again. */
+typedef struct hr__droppable {
+	uint64_t bytes, ns; /* and the time of these recipes */
+	bool on;            /* they are dropped automatically */
+} hr__droppable;
+
 struct hr__lms_hooks {
 	/* Makes room by evicting tensors. HR_OK: the request should be retried, and a success counts under *source. HR_NOT_READY: no
 	 * tensor is left to evict. Anything else: eviction failed, and the message says why. Without locks. */
@@ -510,6 +516,8 @@ struct hr__lms_hooks {
 	/* Whether tensors of the allocator are evicted automatically. *room receives the bytes that the host can take, *apart the
 	 * bytes of evictable tensors that own pages outside all regions. Of this layer's locks, only hr__report_lock may be held. */
 	bool (*get_evictable)(hr__allocator *allocator, uint64_t *room, uint64_t *apart);
+	/* Finds the tensors that may be dropped. Of this layer's locks, only hr__report_lock may be held. */
+	hr__droppable (*get_droppable)(hr__allocator *allocator);
 	/* Bytes of tensors that would have to move on the device to give the request contiguous free memory; UINT64_MAX when moving
 	 * does not help. Tensors are claimed meanwhile, but not moved. Of this layer's locks, only hr__report_lock may be held. */
 	uint64_t (*bytes_to_move)(const hr__pressure *pressure, hr__moving *how);

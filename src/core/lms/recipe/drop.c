@@ -2,7 +2,8 @@
  *
  * A tensor is dropped by the program (hr_tensor_drop), or when its memory is needed and its recipe takes less time than the copies
  * that an eviction needs: both ways over the link, or only back if there is a host copy already. The time of a recipe includes the
- * recipes of inputs that are dropped themselves. The speed of the link is that which the learned policy measured, else a guess.
+ * recipes of inputs that are dropped themselves. A tensor whose copy fails because the host is full is dropped if it has a recipe,
+ * whatever that costs. The speed of the link is that which the learned policy measured, else a guess.
  *
  * DEPTH. When tensor B is dropped, a pin of B runs the recipes of B's dropped inputs first, one inside another; and B's recipe runs
  * inside those of dropped tensors that depend on B. Both together must stay within recipe_depth. A walk follows each recipe once, so
@@ -108,6 +109,28 @@ bool hr__drop_is_cheaper(hr__tensor *tensor)
 	bool cheaper = hr__load_relaxed(&tensor->recipe) && hr__drop_measure(tensor, &chain) && chain.cost_ns < copy_ns(tensor);
 	hr__lock_release(&lms->lock);
 	return cheaper;
+}
+
+bool hr__drop_is_possible(const hr__tensor *tensor)
+{
+	return hr__load_relaxed(&tensor->recipe_use) & HR__RECIPE_HAS && hr__load_relaxed(&tensor->lms->recompute) &&
+	       !hr__state_is_displaced(tensor);
+}
+
+hr__droppable hr__drop_survey(hr__lms *lms)
+{
+	hr__droppable found = { .on = lms->enabled && hr__load_relaxed(&lms->recompute) };
+	hr__lock_take(&lms->lock);
+	uint64_t walk = hr__recipe_begin_walk(lms);
+	for (uint32_t i = 0; i < lms->resident_count; i++) {
+		const hr__tensor *tensor = lms->members[i];
+		hr__recipe *recipe = hr__load_relaxed(&tensor->recipe);
+		if (!recipe || !recipe->cost_ns || !hr__tensor_is_evictable(tensor->index + 1)) continue;
+		found.bytes += tensor->device_bytes;
+		if (hr__recipe_visit(recipe, walk)) found.ns += recipe->cost_ns; /* one run computes all its outputs */
+	}
+	hr__lock_release(&lms->lock);
+	return found;
 }
 
 /* ---- dropping ---- */

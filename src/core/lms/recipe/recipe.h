@@ -168,6 +168,10 @@ typedef struct hr__recipe_chain {
 bool hr__drop_measure(hr__tensor *tensor, hr__recipe_chain *chain);
 /* Whether it would be dropped rather than copied when its memory is needed. Without locks; a hint. */
 bool hr__drop_is_cheaper(hr__tensor *tensor);
+/* Whether it may be dropped if there is no other way, whatever that costs. Without locks; a hint. */
+bool hr__drop_is_possible(const hr__tensor *tensor);
+/* What could be dropped now, by the costs of the recipes alone: chains are not followed. Without locks. */
+hr__droppable hr__drop_survey(hr__lms *lms);
 /* Drops a tensor (EVICTING) and settles it: DROPPED, or RESIDENT on failure. HR_NOT_READY: it has no recipe. HR_UNSUPPORTED: its chain
  * is too deep. */
 hr_status hr__drop(hr__tensor *tensor, hr_stream stream);

@@ -8,7 +8,7 @@
  *             have the pages that are missing, wherever they are
  *   full      everything inactive
  *
- * If that is not enough, or eviction fails, tensors are moved on the device (defrag.c), if that is allowed.
+ * If the host is full, only tensors with recipes are considered (recipe/drop.c). If that is not enough, or eviction fails, tensors are moved on the device (defrag.c), if that is allowed.
  *
  * A request may be for whole pages at any address, for a fixed tensor (fixed.c). Evicting a fixed tensor frees its pages; evicting
  * another tensor frees the whole pages that it forms with the free memory next to it. Rows do not matter then: the missing pages
@@ -35,7 +35,7 @@
 #include "core/base/sort.h"
 #include "core/base/status.h"
 #include "core/base/text/text.h"
-#include "core/lms/lms.h"
+#include "core/lms/recipe/recipe.h"
 #include "core/memory/bfc/tensor_block.h"
 
 #define ROUNDS_MAX 256u /* rounds of a request that always loses to other threads */
@@ -45,6 +45,7 @@ bool hr__reclaim_compares;
 
 static _Thread_local enum hr__reclaim_mode allowed;
 static _Thread_local bool blocked;
+static _Thread_local bool only_droppable; /* the host is full: only tensors with recipes are of use */
 
 bool hr__reclaim_was_blocked(void)
 {
@@ -122,6 +123,7 @@ static struct rank rank_of(hr__lms *lms, const hr__tensor *tensor, uint64_t word
 static bool is_evictable(const hr__tensor *tensor, uint64_t word)
 {
 	if (hr__word_place(word) != HR__PLACE_RESIDENT || word & HR__WORD_PINS || hr__load_relaxed(&tensor->never_evict)) return false;
+	if (only_droppable) return hr__drop_is_possible(tensor);
 	return allowed == HR__RECLAIM_ANY || hr__load_relaxed(&tensor->evict_first);
 }
 
@@ -483,6 +485,28 @@ static enum hr__alloc_source choose(hr__lms *lms, const hr__pressure *pressure, 
 	return HR__SOURCE_MULTI_RECLAIM;
 }
 
+/* Tensors could not be evicted, because of [why], perhaps because the host is full: drops tensors that have recipes. */
+static hr_status drop_instead(hr__lms *lms, const hr__pressure *pressure, hr_status why, enum hr__alloc_source *source, uint64_t *freed)
+{
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
+	struct victims victims = { .count = 0 };
+	if (why != HR_OUT_OF_MEMORY || allowed != HR__RECLAIM_ANY || !hr__load_relaxed(&lms->stats.num_recipes)) return why;
+	hr__last before = hr__last_get();
+	hr__lock_take(&lms->lock);
+	only_droppable = true;
+	enum hr__alloc_source chosen = choose(lms, pressure, &victims);
+	only_droppable = false;
+	hr__lock_release(&lms->lock);
+	if (!victims.count) return why;
+	allowed = HR__RECLAIM_NOTHING;
+	(void)evict_all(&victims, pressure->stream, freed);
+	allowed = HR__RECLAIM_ANY;
+	hr__last_set(&before);
+	if (!*freed) return why;
+	*source = chosen;
+	return HR_OK;
+}
+
 /* Nothing can be evicted, because of [why]: tries defragmentation. */
 static hr_status try_defragment(hr__lms *lms, const hr__pressure *pressure, hr_status why, enum hr__alloc_source *source)
 {
@@ -536,6 +560,7 @@ hr_status hr__reclaim(const hr__pressure *pressure, enum hr__alloc_source *sourc
 	allowed = HR__RECLAIM_NOTHING; /* no reclaiming within reclaiming */
 	hr_status status = evict_all(&victims, pressure->stream, &freed);
 	allowed = mode;
+	if (!freed) status = drop_instead(lms, pressure, status, source, &freed);
 	blocked = !freed;
 	if (!freed) return try_defragment(lms, pressure, status, source);
 	hr__atomic_i64 *counter = *source == HR__SOURCE_SINGLE_RECLAIM ? &lms->stats.num_single_reclaims

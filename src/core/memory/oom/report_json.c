@@ -158,6 +158,10 @@ static void write_verdict(hr__json *json, const hr_verdict *verdict)
 	field_text(json, "text", verdict->text, sizeof verdict->text);
 	field_text(json, "advice", verdict->advice, sizeof verdict->advice);
 	field_number(json, "step_peak_bytes", verdict->step_peak_bytes);
+	if (verdict->recompute_bytes) { /* only then, so that reports of programs without recipes are as before */
+		field_number(json, "recompute_bytes", verdict->recompute_bytes);
+		field_number(json, "recompute_ns", verdict->recompute_ns);
+	}
 	hr__json_end_object(json);
 }
 

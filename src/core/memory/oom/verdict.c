@@ -36,6 +36,8 @@
  *                         are then evicted one by one: [bytes] = size - free bytes of all pools - room, both with the evictable blocks in
  *                         place, in whole pages (units of the granularity where there are no pages), at least one, and never more
  *                         than the bytes of all evictable blocks
+ *                         [recompute_bytes] = the bytes of evictable blocks of tensors whose recipe states a cost, but at most
+ *                         [bytes]; [recompute_ns] = the cost of these recipes, each once, in proportion to [recompute_bytes]
  *   HR_FITS_AFTER_DEFRAG  a. by moving tensors on the device, whether options.defrag of LMS is on or off: [bytes] = what
  *                         src/core/lms/reclaim/defrag.c would move in the trimmed state, by its own plan. Or else
  *                         b. in the trimmed state, by sliding live blocks together. A stretch is a run of adjacent chunks of a
@@ -198,6 +200,14 @@ static bool defrag_helps(const hr__judgement *j)
 	return j->defragged != HR__NOT_FOUND && j->moving.on && (!j->moving.budget || j->defragged <= j->moving.budget);
 }
 
+/* Tensors that are dropped need no place on the host. If only a part of them is needed, it takes that part of their time. */
+static void note_droppable(const hr__droppable *droppable, hr_verdict *verdict)
+{
+	if (!droppable->bytes) return;
+	verdict->recompute_bytes = droppable->bytes < verdict->bytes ? droppable->bytes : verdict->bytes;
+	verdict->recompute_ns = (uint64_t)((double)droppable->ns * ((double)verdict->recompute_bytes / (double)droppable->bytes));
+}
+
 static void judge_bfc(hr__judgement *j, hr_verdict *verdict)
 {
 	bool stitches = judge_own_ways(j, verdict);
@@ -214,6 +224,7 @@ static void judge_bfc(hr__judgement *j, hr_verdict *verdict)
 	if (evicting != HR__NOT_FOUND) {
 		verdict->kind = HR_FITS_WITH_LMS;
 		verdict->bytes = evicting;
+		note_droppable(&j->droppable, verdict);
 		if (j->size > total) verdict->tier = fullest(j);
 		return;
 	}

@@ -43,6 +43,7 @@ typedef struct hr__judgement {
 	bool lms;           /* tensors are evicted automatically */
 	uint64_t host_room; /* bytes that the host can take */
 	uint64_t evictable; /* bytes of all evictable blocks */
+	hr__droppable droppable; /* those that recipes compute again */
 	uint64_t evicting;  /* bytes of evictable blocks in the run with the fewest; HR__NOT_FOUND = there is no run */
 	uint64_t moved;     /* bytes of live blocks of any kind to move; HR__NOT_FOUND = there is no window */
 	uint64_t defragged; /* bytes of tensors that defragmentation would move; HR__NOT_FOUND = it does not help */
@@ -60,7 +61,7 @@ void hr__survey_now(hr__judgement *j);
 void hr__survey_trimmed(hr__judgement *j);
 /* In the trimmed state: fills in [stitched]. */
 void hr__survey_stitching(hr__judgement *j);
-/* In the trimmed state: fills in [lms], [host_room] and [evictable]. Returns the bytes of tensors that would have to be evicted;
+/* In the trimmed state: fills in [lms], [host_room], [evictable] and [droppable]. Returns the bytes of tensors that would have to be evicted;
  * HR__NOT_FOUND if eviction does not help. */
 uint64_t hr__survey_eviction(hr__judgement *j);
 /* In the trimmed state: fills in [moved]. */

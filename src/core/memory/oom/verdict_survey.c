@@ -385,6 +385,7 @@ uint64_t hr__survey_eviction(hr__judgement *j)
 	j->evicting = HR__NOT_FOUND;
 	if (!lms_hooks || !hr__load_acquire(&allocator->lms)) return HR__NOT_FOUND;
 	j->lms = lms_hooks->get_evictable(allocator, &j->host_room, &j->evictable);
+	j->droppable = lms_hooks->get_droppable(allocator);
 	uint64_t apart = j->evictable;
 	for (uint32_t slot = 0; slot < HR__REGIONS_MAX; slot++) evict_along(j, slot);
 	if (!j->evictable || j->evicting != HR__NOT_FOUND) return j->evicting;

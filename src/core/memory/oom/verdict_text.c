@@ -138,10 +138,34 @@ static void describe_after_stitch(const hr__judgement *j, hr_verdict *verdict)
 	else ADVISE(verdict, "options.stitch is off: make the allocator with it on, or call hr_allocator_trim and try again. ");
 }
 
+/* "about 12 ms" */
+static void append_time(hr_verdict *verdict, uint64_t ns)
+{
+	if (ns < 1000000) TEXT(verdict, "about %.0f us", (double)ns / 1e3);
+	else TEXT(verdict, "about %.*f ms", ns < 10000000 ? 1 : 0, (double)ns / 1e6);
+}
+
+static void describe_what_moves(hr_verdict *verdict, const char *size)
+{
+	uint64_t recomputed = verdict->recompute_bytes;
+	if (recomputed == verdict->bytes) {
+		TEXT(verdict, "It fits with LMS, if %s of idle tensors are recomputed (", size);
+		append_time(verdict, verdict->recompute_ns);
+		TEXT(verdict, ") or move to the host");
+		return;
+	}
+	TEXT(verdict, "It fits with LMS, if %s of idle tensors move to the host", size);
+	if (!recomputed) return;
+	TEXT(verdict, ", or %s of them are recomputed (", size_text(recomputed).text);
+	append_time(verdict, verdict->recompute_ns);
+	TEXT(verdict, ")");
+}
+
 static void describe_with_lms(const hr__judgement *j, hr_verdict *verdict)
 {
 	hr__sizes size = HR__SIZES(verdict->bytes, j->host_room);
-	TEXT(verdict, "It fits with LMS, if %s of idle tensors move to the host", size.text[0]);
+	uint64_t to_host = verdict->bytes - (j->droppable.on ? verdict->recompute_bytes : 0);
+	describe_what_moves(verdict, size.text[0]);
 	if (!j->lms) {
 		ADVISE(verdict, "Large Model Support is off: hr_set_lms_enabled(true) before the first tensor, or HEADROOM_LMS=1 in the environment. ");
 		if (j->defragged != HR__NOT_FOUND) { /* enough is free, so no limit is in the way */
@@ -150,8 +174,10 @@ static void describe_with_lms(const hr__judgement *j, hr_verdict *verdict)
 			       (unsigned long long)j->defragged);
 			return;
 		}
-	} else if (j->host_room < verdict->bytes) {
+	} else if (j->host_room < to_host) {
 		ADVISE(verdict, "Raise host_limit: the host has room for %s. ", size.text[1]);
+		if (verdict->recompute_bytes && !j->droppable.on)
+			ADVISE(verdict, "Or call hr_lms_set_recompute(allocator, true): recomputing is off. ");
 	} else {
 		TEXT(verdict, ", which hr_alloc does automatically");
 		return;
