@@ -1,5 +1,5 @@
 /* test_lms_fault.c - every call of the operating system and of the device fails, once, and permanently from some call on, while
- * tensors are created, written, evicted, restored, learned, spilled and verified.
+ * tensors are created, written, evicted, restored, learned, spilled, verified, dropped and recomputed. Every recipe fails, too.
  *
  * Scenarios are run as in support_faults.h. The status of each call must be plausible; after it the allocator is consistent, and a
  * tensor has the contents last written to it, unless it was being overwritten. At the end, when no call fails any more, every tensor is
@@ -171,6 +171,56 @@ static bool read_from(uint32_t index)
 	return use(&index, &access, 1);
 }
 
+/* Computes what was last written to the output, whose number is the argument. */
+static hr_status fill_again(void *user, const hr_recompute *call)
+{
+	uint32_t index = (uint32_t)(uintptr_t)user;
+	void *at;
+	if (fails_own()) return HR_IO;
+	for (size_t i = 0; i < call->input_count; i++) {
+		hr_status status = hr_tensor_get_address(call->inputs[i], &at);
+		if (status) return status;
+	}
+	hr_status status = hr_tensor_get_address(call->outputs[0], &at);
+	return status ? status : hr_stream_fill(here.device, at, here.tensors[index].value, here.tensors[index].bytes, call->stream);
+}
+
+/* Gives a tensor a recipe; [input] UINT32_MAX = without inputs. */
+static bool give_recipe(uint32_t index, uint32_t input)
+{
+	hr_recipe made;
+	if (!here.tensors[index].handle.id || here.tensors[index].contents != KNOWN) return false;
+	if (input != UINT32_MAX && (!here.tensors[input].handle.id || here.tensors[input].contents != KNOWN)) return false;
+	hr_recipe_init(&made);
+	made.recompute = fill_again;
+	made.user = (void *)(uintptr_t)index;
+	made.inputs = input == UINT32_MAX ? NULL : &here.tensors[input].handle;
+	made.input_count = input != UINT32_MAX;
+	made.outputs = &here.tensors[index].handle;
+	made.output_count = 1;
+	made.cost_ns = 1;
+	return ok(hr_tensor_set_recipe(&made));
+}
+
+/* Drops a tensor. HR_NOT_READY: it has no recipe, because of an earlier fault. */
+static void drop(uint32_t index)
+{
+	if (!here.tensors[index].handle.id) return;
+	hr_status status = hr_tensor_drop(here.tensors[index].handle);
+	if (status == HR_NOT_READY) CHECK(fault.met);
+	else ok(status);
+}
+
+/* Destroys an input of dropped tensors, which are recomputed first. If that fails, the input still exists. */
+static void destroy_input(uint32_t index)
+{
+	hr_tensor tensor = here.tensors[index].handle;
+	if (!tensor.id) return;
+	hr_status status = hr_tensor_destroy(tensor);
+	if (status == HR_OK) here.tensors[index].handle.id = 0;
+	ok(status);
+}
+
 static void destroy(uint32_t index)
 {
 	hr_tensor tensor = here.tensors[index].handle;
@@ -216,7 +266,7 @@ static bool set_up(uint64_t limit, const char *policy, bool verify, bool spill, 
 
 static void tear_down(void)
 {
-	for (uint32_t i = 0; i < here.count; i++) destroy(i);
+	for (uint32_t i = here.count; i-- > 0;) destroy(i); /* recipes depend on earlier tensors alone */
 	hr_lms_stats lms = { .struct_size = sizeof lms };
 	suspend();
 	if (hr_lms_get_stats(here.allocator, &lms) == HR_OK) {
@@ -293,6 +343,54 @@ static void verified_by_hand(void)
 static void spilled_and_verified(void)
 {
 	by_hand("learned", true, true);
+}
+
+/* Recipes: dropped tensors, chains, inputs that are written and destroyed, ghosts, too little memory. */
+static void with_recipes(bool verify)
+{
+	if (!set_up(MIB, "lru", verify, false, false)) return;
+	uint32_t a = create(160 * KIB), b = create(160 * KIB), c = create(100 * KIB), d = create(40 * KIB), e = create(160 * KIB);
+	if (write_to(a) && write_to(b)) give_recipe(b, a);
+	if (write_to(c)) give_recipe(c, b);
+	if (write_to(d)) give_recipe(d, UINT32_MAX);
+	drop(b);
+	drop(c);
+	drop(d);
+	read_from(c); /* after b */
+	read_from(d);
+	drop(c);
+	if (here.tensors[b].handle.id) ok(hr_tensor_evict(here.tensors[b].handle));
+	read_from(c);
+	drop(b);
+	if (here.tensors[a].handle.id) ok(hr_tensor_evict(here.tensors[a].handle));
+	write_to(a); /* b is recomputed first */
+	check_contents();
+	if (write_to(b)) give_recipe(b, d);
+	if (write_to(c)) give_recipe(c, b);
+	if (write_to(e)) give_recipe(e, c);
+	drop(e);
+	destroy_input(b); /* ghosts, if there was no fault */
+	destroy_input(c);
+	read_from(e);
+	drop(e);
+	void *block = NULL;
+	hr_status status = hr_alloc_bytes(here.allocator, 900 * KIB, &block);
+	if (ok(status)) ok(hr_free(here.allocator, block, HR_STREAM_DEFAULT));
+	read_from(e);
+	drop(e);
+	destroy_input(d); /* the end of the ghosts */
+	check_contents();
+	tear_down();
+}
+
+static void recipes_unverified(void)
+{
+	with_recipes(false);
+}
+
+static void recipes_verified(void)
+{
+	with_recipes(true);
 }
 
 /* Evicts a single tensor for a request, several adjacent ones, all of them. */
@@ -381,6 +479,8 @@ static const fault_scenario scenarios[] = {
 	{ "by hand", lru_by_hand },
 	{ "by hand, verified", verified_by_hand },
 	{ "by hand, with a file, verified", spilled_and_verified },
+	{ "recipes", recipes_unverified },
+	{ "recipes, verified", recipes_verified },
 	{ "for room", for_room },
 	{ "learning", learning_emulated },
 	{ "learning, with a file", learning_spilled },
@@ -465,6 +565,14 @@ static void test_the_device_may_be_full_at_any_call(void)
 	CHECK_GT(run_all(true, false, HR_OUT_OF_MEMORY, 0, 0.34), 0);
 }
 
-TEST_MAIN(T_WITHIN(test_any_call_of_the_system_may_fail_once, 120), T_WITHIN(test_any_call_of_the_system_may_fail_permanently, 120),
+static void test_any_recipe_may_fail(void)
+{
+	fault.own = true;
+	uint64_t least = hr_test_scale() < 1 ? 0 : 10;
+	CHECK_GT(run_all(true, false, HR_OK, 0, 1), least);
+	CHECK_GT(run_all(true, true, HR_OK, 0, 1), least);
+}
+
+TEST_MAIN(T_WITHIN(test_any_recipe_may_fail, 120), T_WITHIN(test_any_call_of_the_system_may_fail_once, 120), T_WITHIN(test_any_call_of_the_system_may_fail_permanently, 120),
           T_WITHIN(test_any_call_of_the_device_may_fail_once, 300), T_WITHIN(test_any_call_of_the_device_may_fail_permanently, 120),
           T_WITHIN(test_the_device_may_be_full_at_any_call, 120))
