@@ -29,8 +29,9 @@ static void begin(bool takes)
 	for (unsigned i = 0; i < TENSORS; i++) {
 		ops[i] = (kit_op){ .device = device, .allocator = allocator, .bytes = BYTES, .value = (unsigned char)i, .takes = takes };
 		tensors[i] = fixture_tensor(allocator, BYTES);
-		CHECK_STATUS(HR_OK, kit_run(&ops[i], i ? &tensors[i - 1] : NULL, i > 0, &tensors[i], 1, HR_STREAM_DEFAULT));
-		hr_recipe recipe = kit_recipe(&ops[i], &tensors[i - 1], 1, &tensors[i], 1);
+		const hr_tensor *before = i ? &tensors[i - 1] : NULL;
+		CHECK_STATUS(HR_OK, kit_run(&ops[i], before, i > 0, &tensors[i], 1, HR_STREAM_DEFAULT));
+		hr_recipe recipe = kit_recipe(&ops[i], before, i > 0, &tensors[i], 1);
 		if (i) CHECK_STATUS(HR_OK, hr_tensor_set_recipe(&recipe));
 	}
 }
