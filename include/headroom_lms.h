@@ -330,7 +330,8 @@ typedef struct hr_recompute {
 	size_t input_count;
 	const hr_tensor *outputs; /* as in hr_recipe; id 0 = must not be written: it is resident, or destroyed */
 	size_t output_count;
-	hr_stream stream;         /* where the work is to be queued. It has waited for all earlier work on the inputs */
+	hr_stream stream;         /* where the work is to be queued: that of the pin; for HR_STREAM_HOST, or if an input is about to be
+	                           * destroyed, the default stream. It has waited for all earlier work on the inputs */
 	uint32_t reserved;
 } hr_recompute;
 
@@ -443,7 +444,7 @@ HR_API HR_CHECK_RESULT hr_status hr_lms_policy_register(const char *name, const 
 	X(num_pins, "pins held now")                                                                   \
 	X(bytes_pinned, "device bytes of pinned tensors")                                              \
 	X(bytes_inactive, "device bytes of resident tensors without pins")                             \
-	X(bytes_reclaimed, "device bytes freed by evictions")                                          \
+	X(bytes_reclaimed, "device bytes freed by evictions and drops")                                \
 	X(bytes_out_now, "device bytes of tensors that are evicted now")                               \
 	X(peak_bytes_out, "highest bytes_out_now since start or reset")                                \
 	X(bytes_copied_out, "bytes copied to the host")                                                \

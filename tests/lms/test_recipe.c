@@ -634,6 +634,51 @@ static void test_tensors_with_recipes_are_destroyed_with_their_allocator(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
+static void destroy_the_tensor_of_the_recipe(void *user)
+{
+	kit_op *op = user;
+	op->released++;
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(*(hr_tensor *)op->extra));
+}
+
+/* A runtime keeps the arguments of an op for its recipe, and gives them back at its end. */
+static void test_the_end_of_a_recipe_may_destroy_tensors(void)
+{
+	set_up_with("lru", 512 * KIB, 0, false);
+	source(0);
+	source(1);
+	apply(2, 1);
+	drop(2);
+	run(3, (unsigned[]){ 0 }, 1, 1, false);
+	hr_recipe recipe = kit_recipe(&ops[3], &tensors[0], 1, &tensors[3], 1);
+	recipe.release = destroy_the_tensor_of_the_recipe;
+	ops[3].extra = &tensors[1];
+	CHECK_STATUS(HR_OK, hr_tensor_set_recipe(&recipe));
+	source(4);
+	destroy(3); /* ends its recipe, which destroys 1, for which 2 is recomputed */
+	CHECK_EQ(ops[3].released, 1u);
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_tensor_destroy(tensors[1]));
+	tensors[1].id = 0;
+	CHECK_EQ(ops[2].calls, 1u);
+	expect(2);
+	tear_down();
+}
+
+static void test_an_eviction_on_request_keeps_a_copy(void)
+{
+	set_up();
+	source(0);
+	run(1, (unsigned[]){ 0 }, 1, 1, false);
+	hr_recipe recipe = kit_recipe(&ops[1], tensors, 1, &tensors[1], 1);
+	recipe.cost_ns = 1; /* cheap, but the program decides */
+	CHECK_STATUS(HR_OK, hr_tensor_set_recipe(&recipe));
+	CHECK_STATUS(HR_OK, hr_tensor_evict(tensors[1]));
+	CHECK_EQ(state_of(tensors[1]), HR_TENSOR_EVICTED);
+	expect(1);
+	CHECK_EQ(ops[1].calls, 0u);
+	tear_down();
+}
+
 /* ---- failures ---- */
 
 static void test_a_recipe_that_fails_leaves_the_tensor_dropped(void)
@@ -897,7 +942,8 @@ TEST_MAIN(T(test_a_dropped_tensor_is_computed_again_by_its_next_pin), T(test_a_r
           T(test_evicted_and_dropped_inputs_become_ghosts_too),
           T(test_a_dropped_tensor_is_computed_before_an_input_without_a_recipe_is_destroyed),
           T(test_what_depends_on_ghosts_is_computed_before_their_input_is_lost), T(test_ghosts_are_no_deeper_than_the_option),
-          T(test_tensors_with_recipes_are_destroyed_with_their_allocator), T(test_a_recipe_that_fails_leaves_the_tensor_dropped),
+          T(test_tensors_with_recipes_are_destroyed_with_their_allocator), T(test_the_end_of_a_recipe_may_destroy_tensors),
+          T(test_an_eviction_on_request_keeps_a_copy), T(test_a_recipe_that_fails_leaves_the_tensor_dropped),
           T(test_a_recipe_that_computes_nothing_is_an_error), T(test_a_chain_without_memory_changes_nothing),
           T(test_verify_accepts_what_is_computed_again_to_the_byte), T(test_verify_names_the_op_that_is_not_deterministic),
           T(test_verify_finds_a_recipe_that_writes_its_input),

@@ -232,8 +232,8 @@ hr_status hr__move_copy_to_host(hr__tensor *tensor);
 /* Frees the device memory of a tensor that has a host copy or is dropped. [stream] uses the memory next; lms->in_stream and lms->out_stream mean
  * that the stream is not known. For HR_STREAM_HOST the host waits when it gets the memory. */
 hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream);
-/* hr__move_copy_to_host and hr__move_free_memory; then settles the tensor: EVICTED, or RESIDENT on failure. A tensor that is computed
- * again in less time is DROPPED. An unwritten tensor becomes NEW, without a copy. */
+/* hr__move_copy_to_host and hr__move_free_memory; then settles the tensor: EVICTED, or RESIDENT on failure. An unwritten tensor
+ * becomes NEW, without a copy. */
 hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream);
 /* Frees the memory of an unwritten tensor (EVICTING) and settles it: NEW, or RESIDENT if the device does not release its pages. */
 hr_status hr__move_free_unwritten(hr__tensor *tensor);

@@ -193,6 +193,20 @@ hr_status hr__drop(hr__tensor *tensor, hr_stream stream)
 	return status;
 }
 
+hr_status hr__drop_or_evict(hr__tensor *tensor, hr_stream stream)
+{
+	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING);
+	hr_tensor handle = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word));
+	if (!hr__load_relaxed(&tensor->unwritten) && hr__drop_is_cheaper(tensor)) return hr__drop(tensor, stream);
+	hr_status status = hr__move_evict(tensor, stream);
+	if (status != HR_OUT_OF_MEMORY || !hr__drop_is_possible(tensor)) return status;
+	hr__last why = hr__last_get();
+	if (!hr__state_begin_eviction(tensor, handle.id)) return status; /* it was pinned meanwhile */
+	if (hr__drop(tensor, stream)) hr__last_set(&why);
+	else status = HR_OK;
+	return status;
+}
+
 hr_status hr_tensor_drop(hr_tensor handle)
 {
 	hr_status status;

@@ -175,6 +175,8 @@ hr__droppable hr__drop_survey(hr__lms *lms);
 /* Drops a tensor (EVICTING) and settles it: DROPPED, or RESIDENT on failure. HR_NOT_READY: it has no recipe. HR_UNSUPPORTED: its chain
  * is too deep. */
 hr_status hr__drop(hr__tensor *tensor, hr_stream stream);
+/* hr__move_evict, or hr__drop if that is cheaper, or if the host is full. */
+hr_status hr__drop_or_evict(hr__tensor *tensor, hr_stream stream);
 /* A dropped tensor got memory, or is destroyed: it is not dropped any more. With the lock. */
 void hr__drop_end(hr__tensor *tensor);
 

@@ -461,7 +461,7 @@ static hr_status evict_all(struct victims *victims, hr_stream stream, uint64_t *
 	for (uint32_t i = 0; i < victims->count; i++) {
 		hr__lms *lms = victims->tensors[i]->lms;
 		uint64_t bytes = victims->tensors[i]->device_bytes;
-		hr_status status = hr__move_evict(victims->tensors[i], stream);
+		hr_status status = hr__drop_or_evict(victims->tensors[i], stream);
 		if (!status && copied[i]) hr__lms_count(&lms->stats.num_clean_evictions, -1); /* the copy was made just now */
 		if (!status) *freed += bytes;
 		else if (!first) first = status;

@@ -363,16 +363,8 @@ hr_status hr__move_evict(hr__tensor *tensor, hr_stream stream)
 	hr__lms *lms = tensor->lms;
 	bool clean = tensor->copy.bytes != 0;
 	if (hr__load_relaxed(&tensor->unwritten)) return hr__move_free_unwritten(tensor);
-	if (hr__drop_is_cheaper(tensor)) return hr__drop(tensor, stream);
 	hr__lms_begin_move(lms);
 	hr_status status = hr__move_copy_to_host(tensor);
-	if (status == HR_OUT_OF_MEMORY && hr__drop_is_possible(tensor)) { /* the host is full */
-		hr__last why = hr__last_get();
-		status = hr__drop(tensor, stream);
-		if (status) hr__last_set(&why);
-		hr__lms_end_move(lms);
-		return status ? HR_OUT_OF_MEMORY : HR_OK;
-	}
 	if (!status) status = hr__move_free_memory(tensor, stream);
 	if (!status && clean) hr__lms_count(&lms->stats.num_clean_evictions, 1);
 	hr__state_end_eviction(tensor, status ? HR__PLACE_RESIDENT : HR__PLACE_EVICTED);

@@ -260,12 +260,12 @@ static hr_status check_destruction(hr__tensor *tensor, uint64_t word, hr_tensor 
 	return status;
 }
 
-/* Claims the tensor, whose place was *place, and ends its recipes, unless *ghost. */
-static hr_status claim_for_destruction(hr__tensor *tensor, hr_tensor handle, enum hr__place *place, bool *ghost)
+/* Claims the tensor, whose place was *place, and ends its recipes, unless *ghost. They are released once the tensor is destroyed: the
+ * program's function must not run while a tensor is claimed. */
+static hr_status claim_for_destruction(hr__tensor *tensor, hr_tensor handle, enum hr__place *place, bool *ghost, hr__recipe_ended *ended)
 {
 	for (unsigned attempt = 0;; attempt++) {
 		uint64_t word = hr__load_acquire(&tensor->word);
-		hr__recipe_ended ended = { 0 };
 		hr_status status = check_destruction(tensor, word, handle);
 		if (status == HR_IN_USE && !hr__recompute_is_running() && hr__ghost_is_pinned_by_recipe(tensor)) {
 			hr__state_wait(attempt); /* the program knows nothing of that pin */
@@ -273,9 +273,8 @@ static hr_status claim_for_destruction(hr__tensor *tensor, hr_tensor handle, enu
 		}
 		if (status) return status;
 		*place = hr__word_place(word);
-		enum hr__fate fate = may_be_claimed(*place) ? hr__ghost_decide(tensor, word, *place, &ended) : HR__FATE_WAIT;
+		enum hr__fate fate = may_be_claimed(*place) ? hr__ghost_decide(tensor, word, *place, ended) : HR__FATE_WAIT;
 		*ghost = fate == HR__FATE_GHOST;
-		hr__recipe_release(&ended);
 		if (fate == HR__FATE_GONE || *ghost) return HR_OK;
 		if (fate == HR__FATE_END) status = hr__recipe_end_dependents(tensor, handle, HR_STREAM_DEFAULT);
 		if (status) return status;
@@ -288,8 +287,9 @@ hr_status hr_tensor_destroy(hr_tensor handle)
 	hr_status status;
 	enum hr__place place;
 	bool gone = true, ghost;
+	hr__recipe_ended ended = { 0 };
 	hr__tensor *tensor = hr__tensor_of(handle, &status);
-	if (tensor) status = claim_for_destruction(tensor, handle, &place, &ghost);
+	if (tensor) status = claim_for_destruction(tensor, handle, &place, &ghost, &ended);
 	if (!tensor || status) return status;
 	hr__lms *lms = tensor->lms;
 	hr__lms_begin_move(lms); /* other threads may be waiting for its memory */
@@ -297,6 +297,7 @@ hr_status hr_tensor_destroy(hr_tensor handle)
 	else status = destroy(tensor, false, &gone);
 	if (!gone) hr__state_cancel_destruction(tensor, place);
 	hr__lms_end_move(lms);
+	hr__recipe_release(&ended);
 	return status;
 }
 
