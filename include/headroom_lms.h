@@ -379,7 +379,7 @@ HR_API HR_CHECK_RESULT hr_status hr_tensor_set_recipe(const hr_recipe *recipe);
  * HR_IN_USE       it is pinned, or recomputed by the calling thread
  * HR_NOT_READY    it has no recipe: none was set, or its recipe has ended because an input or the tensor was written
  * HR_UNSUPPORTED  it must not be evicted; options.recompute is off; or more than options.recipe_depth recipes would have to run one
- *                 inside another */
+ *                 inside another, or their inputs and outputs exceed the limit */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_drop(hr_tensor tensor);
 
 /* In a recompute function: [tensor], an output without memory, takes over the memory and contents of [from]; no byte is copied.

@@ -385,6 +385,21 @@ static void test_no_chain_is_deeper_than_the_option(void)
 	tear_down();
 }
 
+static void test_no_chain_needs_more_memory_than_there_is(void)
+{
+	set_up_with("lru", 448 * KIB, 0, false); /* room for four tensors; a recipe has two */
+	source(0);
+	for (unsigned i = 1; i < 4; i++) apply(i, i - 1);
+	drop(1);
+	drop(2);
+	CHECK_STATUS(HR_UNSUPPORTED, hr_tensor_drop(tensors[3])); /* its recipe and those of 2 and 1 have six */
+	CHECK_CONTAINS(hr_last_message(), "may need 600.0 KiB at once");
+	expect(2);
+	drop(3); /* 1 is resident too */
+	for (unsigned i = 0; i < 4; i++) expect(i);
+	tear_down();
+}
+
 /* ---- inputs that are written ---- */
 
 static void test_a_write_to_an_input_ends_the_recipe_of_a_resident_tensor(void)
@@ -934,7 +949,7 @@ TEST_MAIN(T(test_a_dropped_tensor_is_computed_again_by_its_next_pin), T(test_a_r
           T(test_a_pin_that_writes_a_dropped_tensor_reads_it_first), T(test_outputs_that_are_resident_are_not_written_again),
           T(test_an_output_that_is_destroyed_is_not_asked_for), T(test_a_new_recipe_replaces_an_old_one),
           T(test_a_chain_of_dropped_tensors_is_computed_from_its_beginning), T(test_all_pins_of_a_call_are_recomputed_together),
-          T(test_no_chain_is_deeper_than_the_option), T(test_a_write_to_an_input_ends_the_recipe_of_a_resident_tensor),
+          T(test_no_chain_is_deeper_than_the_option), T(test_no_chain_needs_more_memory_than_there_is), T(test_a_write_to_an_input_ends_the_recipe_of_a_resident_tensor),
           T(test_a_dropped_tensor_is_computed_before_its_input_is_written),
           T(test_only_what_depends_on_the_written_tensor_is_computed), T(test_one_call_may_read_a_dropped_tensor_and_write_its_input),
           T(test_a_write_waits_on_the_device_for_recipes_that_read_the_tensor),

@@ -6,7 +6,8 @@
  * whatever that costs. The speed of the link is that which the learned policy measured, else a guess.
  *
  * DEPTH. When tensor B is dropped, a pin of B runs the recipes of B's dropped inputs first, one inside another; and B's recipe runs
- * inside those of dropped tensors that depend on B. Both together must stay within recipe_depth. A walk follows each recipe once, so
+ * inside those of dropped tensors that depend on B. Both together must stay within recipe_depth, and what they may have pinned at once
+ * within the limits: a tensor whose chain never finds enough memory would be lost. A walk follows each recipe once, so
  * the cost of a recipe that several inputs need counts once, as it would run once with enough memory. */
 #include "core/lms/recipe/recipe.h"
 
@@ -26,44 +27,69 @@ struct measure {
 	uint64_t cost_ns;
 };
 
-/* Recipes one inside another, from this one down to those whose inputs all have contents. Above [most], or after WALK_MAX recipes, it is
- * too deep. */
-static uint32_t depth_below(struct measure *m, hr__recipe *recipe, uint32_t level)
+/* Recipes one inside another, and the bytes that they need. */
+struct extent {
+	uint32_t depth;
+	uint64_t need;
+};
+
+static const struct extent too_deep = { HR__RECIPE_DEPTH_MAX + 1, 0 };
+
+static struct extent greater(struct extent a, struct extent b)
 {
-	if (level > m->most || m->steps >= WALK_MAX) return HR__RECIPE_DEPTH_MAX + 1;
-	if (!hr__recipe_visit(recipe, m->walk)) return recipe->depth;
+	return (struct extent){ a.depth > b.depth ? a.depth : b.depth, a.need > b.need ? a.need : b.need };
+}
+
+/* Device bytes of the inputs and outputs of a recipe. */
+static uint64_t bytes_of(const hr__recipe *recipe)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < recipe->input_count; i++) bytes += recipe->inputs[i].tensor->device_bytes;
+	for (uint32_t i = 0; i < recipe->output_count; i++)
+		if (recipe->outputs[i]) bytes += recipe->outputs[i]->device_bytes;
+	return bytes;
+}
+
+/* From this recipe down to those whose inputs all have contents. Above [most], or after WALK_MAX recipes, it is too deep. */
+static struct extent extent_below(struct measure *m, hr__recipe *recipe, uint32_t level)
+{
+	if (level > m->most || m->steps >= WALK_MAX) return too_deep;
+	if (!hr__recipe_visit(recipe, m->walk)) return (struct extent){ recipe->depth, recipe->need };
 	m->steps++;
-	uint32_t deepest = 0;
+	struct extent deepest = { 0, 0 };
 	for (uint32_t i = 0; i < recipe->input_count; i++) {
 		const hr__tensor *input = recipe->inputs[i].tensor;
 		if (!input->dropped && !hr__load_relaxed(&input->ghost)) continue;
-		uint32_t depth = depth_below(m, hr__load_relaxed(&input->recipe), level + 1);
-		if (depth > deepest) deepest = depth;
+		deepest = greater(deepest, extent_below(m, hr__load_relaxed(&input->recipe), level + 1));
 	}
 	bool known = recipe->cost_ns && m->cost_ns != UINT64_MAX;
 	m->cost_ns = known ? m->cost_ns + recipe->cost_ns : UINT64_MAX;
-	recipe->depth = deepest + 1;
-	return recipe->depth;
+	recipe->depth = deepest.depth + 1;
+	recipe->need = deepest.need + bytes_of(recipe);
+	return (struct extent){ recipe->depth, recipe->need };
 }
 
-/* Recipes of dropped tensors that depend on the tensor, one inside another. */
-static uint32_t depth_above(struct measure *m, const hr__tensor *tensor, uint32_t level)
+/* Of the recipes of dropped tensors that depend on the tensor. */
+static struct extent extent_above(struct measure *m, const hr__tensor *tensor, uint32_t level)
 {
-	uint32_t deepest = 0;
-	if (level > m->most || m->steps >= WALK_MAX) return HR__RECIPE_DEPTH_MAX + 1;
+	struct extent deepest = { 0, 0 };
+	if (level > m->most || m->steps >= WALK_MAX) return too_deep;
 	for (const hr__recipe_input *each = tensor->dependents; each; each = each->next) {
 		hr__recipe *recipe = each->recipe;
 		if (hr__recipe_visit(recipe, m->walk)) {
-			recipe->depth = 0;
+			struct extent most = { 0, 0 };
+			uint64_t own = bytes_of(recipe);
 			m->steps++;
 			for (uint32_t i = 0; i < recipe->output_count; i++) {
 				const hr__tensor *output = recipe->outputs[i];
 				if (!output || (!output->dropped && !hr__load_relaxed(&output->ghost))) continue;
-				uint32_t depth = depth_above(m, output, level + 1) + 1;
-				if (depth > recipe->depth) recipe->depth = depth;
+				struct extent above = extent_above(m, output, level + 1);
+				most = greater(most, (struct extent){ above.depth + 1, above.need + own });
 			}
+			recipe->depth = most.depth;
+			recipe->need = most.need;
 		}
-		if (recipe->depth > deepest) deepest = recipe->depth;
+		deepest = greater(deepest, (struct extent){ recipe->depth, recipe->need });
 	}
 	return deepest;
 }
@@ -73,11 +99,13 @@ bool hr__drop_measure(hr__tensor *tensor, hr__recipe_chain *chain)
 	hr__lms *lms = tensor->lms;
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	struct measure m = { .lms = lms, .walk = hr__recipe_begin_walk(lms), .most = lms->recipe_depth };
-	uint32_t below = depth_below(&m, hr__load_relaxed(&tensor->recipe), 1);
+	uint64_t limit = hr__load_relaxed(&lms->limit);
+	if (lms->allocator->limit < limit) limit = lms->allocator->limit;
+	struct extent below = extent_below(&m, hr__load_relaxed(&tensor->recipe), 1);
 	m.walk = hr__recipe_begin_walk(lms);
-	uint32_t above = depth_above(&m, tensor, 1);
-	*chain = (hr__recipe_chain){ below + above, m.cost_ns };
-	return chain->depth <= lms->recipe_depth && m.steps < WALK_MAX;
+	struct extent above = extent_above(&m, tensor, 1);
+	*chain = (hr__recipe_chain){ below.depth + above.depth, below.need + above.need, m.cost_ns };
+	return chain->depth <= lms->recipe_depth && chain->need <= limit && m.steps < WALK_MAX;
 }
 
 /* ---- whether ---- */
@@ -166,6 +194,9 @@ static hr_status begin_drop(hr__tensor *tensor)
 	if (may) return HR_OK;
 	hr__tensor_name(tensor, name, sizeof name);
 	if (!has) return hr__fail(HR_NOT_READY, "%s has no recipe: none was set, or it ended when an input or the tensor was written", name);
+	if (chain.depth <= lms->recipe_depth)
+		return hr__fail(HR_UNSUPPORTED, "%s cannot be dropped: to compute it again, its chain of recipes may need %s at once", name,
+		                hr__sizes_text(&chain.need, 1).text[0]);
 	return hr__fail(HR_UNSUPPORTED, "%s cannot be dropped: more than %u recipes would have to run one inside another", name,
 	                lms->recipe_depth);
 }
@@ -177,17 +208,24 @@ static void cancel_drop(hr__tensor *tensor)
 	hr__lock_release(&tensor->lms->lock);
 }
 
-hr_status hr__drop(hr__tensor *tensor, hr_stream stream)
+/* Drops a claimed tensor. It stays EVICTING. */
+static hr_status drop_claimed(hr__tensor *tensor, hr_stream stream)
 {
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING && tensor->address && !tensor->fixed);
-	hr__lms *lms = tensor->lms;
-	hr__lms_begin_move(lms);
-	hr_status status = lms->verify ? hr__move_know_sum(tensor) : HR_OK;
+	hr_status status = tensor->lms->verify ? hr__move_know_sum(tensor) : HR_OK;
 	if (!status) status = begin_drop(tensor);
 	if (!status) {
 		status = hr__move_free_memory(tensor, stream);
 		if (status) cancel_drop(tensor);
 	}
+	return status;
+}
+
+hr_status hr__drop(hr__tensor *tensor, hr_stream stream)
+{
+	hr__lms *lms = tensor->lms;
+	hr__lms_begin_move(lms);
+	hr_status status = drop_claimed(tensor, stream);
 	hr__state_end_eviction(tensor, status ? HR__PLACE_RESIDENT : HR__PLACE_DROPPED);
 	hr__lms_end_move(lms);
 	return status;
@@ -197,7 +235,16 @@ hr_status hr__drop_or_evict(hr__tensor *tensor, hr_stream stream)
 {
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING);
 	hr_tensor handle = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word));
-	if (!hr__load_relaxed(&tensor->unwritten) && hr__drop_is_cheaper(tensor)) return hr__drop(tensor, stream);
+	if (!hr__load_relaxed(&tensor->unwritten) && hr__drop_is_cheaper(tensor)) {
+		hr__last before = hr__last_get();
+		hr__lms *lms = tensor->lms;
+		hr__lms_begin_move(lms);
+		bool dropped = drop_claimed(tensor, stream) == HR_OK;
+		if (dropped) hr__state_end_eviction(tensor, HR__PLACE_DROPPED);
+		hr__lms_end_move(lms);
+		if (dropped) return HR_OK;
+		hr__last_set(&before); /* another thread has ended its recipe, or dropped what it depends on */
+	}
 	hr_status status = hr__move_evict(tensor, stream);
 	if (status != HR_OUT_OF_MEMORY || !hr__drop_is_possible(tensor)) return status;
 	hr__last why = hr__last_get();

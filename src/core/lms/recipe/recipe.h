@@ -53,8 +53,8 @@
  * or to stop running because it wants to write or destroy an input: that is refused (hr__recompute_is_running). A thread that does
  * wait for that runs no recipe; it may hold pins, for which nobody waits but other threads without memory.
  *
- * MEMORY. A recomputation needs, one inside another, the inputs and outputs of at most recipe_depth recipes; nothing is dropped that
- * would need more. Under pressure what it has computed already may be dropped again, so MAX_RUNS limits the runs of a chain. */
+ * MEMORY. A recomputation needs, one inside another, the inputs and outputs of at most recipe_depth recipes. Nothing is dropped that
+ * would need more recipes, or more memory than the limits allow; whether that memory is free then is another question. Under pressure what it has computed already may be dropped again, so MAX_RUNS limits the runs of a chain. */
 #ifndef HR_LMS_RECIPE_H
 #define HR_LMS_RECIPE_H
 
@@ -94,7 +94,8 @@ typedef struct hr__recipe {
 	uint32_t outputs_left;           /* that are not NULL */
 	bool running;
 	uint64_t visit;                  /* number of the last walk that came here */
-	uint32_t depth;                  /* found by that walk */
+	uint32_t depth;                  /* found by that walk, like need */
+	uint64_t need;
 	struct hr__recipe *next_ended;   /* in a list of recipes to release */
 	hr__recipe_input *inputs;
 	hr__tensor **outputs;            /* NULL = destroyed, overwritten, or given another recipe */
@@ -161,10 +162,12 @@ int hr__recipe_check(const hr__tensor *tensor);
 /* What it would take to compute a tensor again, if it were dropped. */
 typedef struct hr__recipe_chain {
 	uint32_t depth;   /* recipes one inside another, with those of dropped tensors that depend on it */
+	uint64_t need;    /* device bytes of the inputs and outputs of these recipes, which may all be pinned at once */
 	uint64_t cost_ns; /* of all recipes that would run for it, each once; UINT64_MAX = not known */
 } hr__recipe_chain;
 
-/* Measures the chain of a tensor with a recipe. False if it is deeper than allowed, or too wide to measure. With the lock. */
+/* Measures the chain of a tensor with a recipe. False if it is deeper than allowed, needs more memory than there is, or is too wide to
+ * measure. With the lock. */
 bool hr__drop_measure(hr__tensor *tensor, hr__recipe_chain *chain);
 /* Whether it would be dropped rather than copied when its memory is needed. Without locks; a hint. */
 bool hr__drop_is_cheaper(hr__tensor *tensor);
