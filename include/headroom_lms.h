@@ -383,7 +383,8 @@ HR_API HR_CHECK_RESULT hr_status hr_tensor_set_recipe(const hr_recipe *recipe);
 HR_API HR_CHECK_RESULT hr_status hr_tensor_drop(hr_tensor tensor);
 
 /* In a recompute function: [tensor], an output without memory, takes over the memory and contents of [from]; no byte is copied.
- * [from] has no contents and no memory after that, as if it were new. For runtimes that cannot choose where an op writes.
+ * [from] has no contents and no memory after that, as if it were new. If it was evicted since it was written, it is restored first. For
+ * runtimes that cannot choose where an op writes.
  *
  * HR_INVALID_ARGUMENT  [tensor] is not an output of the recipe that the calling thread runs, or has memory already; [from] has no
  *                      memory or contents, another size, another allocator, a weaker alignment, or a recipe, or is fixed

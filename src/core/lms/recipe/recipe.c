@@ -5,7 +5,6 @@
 #include "core/base/status.h"
 #include "core/base/struct.h"
 #include "core/base/text/text.h"
-#include "core/lms/tensor/pin.h"
 
 uint64_t hr__recipe_begin_walk(hr__lms *lms)
 {
@@ -74,7 +73,13 @@ void hr__recipe_detach(hr__tensor *tensor, hr__recipe_ended *ended)
 	recipe->outputs_left--;
 	hr__store_relaxed(&tensor->recipe, NULL);
 	hr__recipe_note_use(tensor);
-	if (!recipe->outputs_left) end_recipe(recipe, ended);
+	hr__recipe_end_unused(recipe, ended);
+}
+
+void hr__recipe_end_unused(hr__recipe *recipe, hr__recipe_ended *ended)
+{
+	HR_ASSERT(hr__lock_is_mine(&recipe->lms->lock));
+	if (!recipe->outputs_left && !recipe->running) end_recipe(recipe, ended);
 }
 
 /* Ends a recipe on whose outputs nothing dropped depends, and the recipes that depend on those that are ghosts. */
@@ -152,21 +157,6 @@ hr_status hr__recipe_fail_running(const hr__tensor *tensor)
 	                hr__tensor_name(tensor, name, sizeof name));
 }
 
-/* Recomputes a dropped tensor and takes it from its recipe while it is pinned. Else recomputing the next one could drop it again. */
-static hr_status keep_contents(hr__tensor *tensor, uint64_t word, hr_stream stream, bool *done)
-{
-	hr__lms *lms = tensor->lms;
-	hr__recipe_ended ended = { 0 };
-	if (stream == HR_STREAM_HOST) stream = HR_STREAM_DEFAULT;
-	hr_status status = hr__recompute(tensor, word, stream, true, done);
-	if (status || !*done) return status;
-	hr__lock_take(&lms->lock);
-	hr__recipe_detach(tensor, &ended);
-	hr__lock_release(&lms->lock);
-	hr__recipe_release(&ended);
-	return hr__pin_release_all(&(hr_pin){ hr__tensor_handle(tensor, word), HR_READ }, 1, stream);
-}
-
 hr_status hr__recipe_end_dependents(hr__tensor *tensor, hr_tensor handle, hr_stream stream)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
@@ -193,7 +183,7 @@ hr_status hr__recipe_end_dependents(hr__tensor *tensor, hr_tensor handle, hr_str
 		hr__recipe_release(&ended);
 		if (!obstacle.running && !obstacle.dropped) return HR_OK;
 		bool done = false;
-		hr_status status = obstacle.running ? HR_OK : keep_contents(obstacle.dropped, word, stream, &done);
+		hr_status status = obstacle.running ? HR_OK : hr__recompute(obstacle.dropped, word, stream, HR__THEN_DETACH, &done);
 		if (status) return status;
 		if (!done) hr__state_wait(attempt++);
 	}
@@ -419,7 +409,8 @@ static bool dependents_are_sound(const hr__tensor *tensor)
 	hr__recipe_input *const *link = &tensor->dependents;
 	for (const hr__recipe_input *each = tensor->dependents; each; link = &each->next, each = each->next)
 		if (each->tensor != tensor || each->link != link || each < each->recipe->inputs ||
-		    each >= each->recipe->inputs + each->recipe->input_count || !each->recipe->outputs_left)
+		    each >= each->recipe->inputs + each->recipe->input_count ||
+		    (!each->recipe->outputs_left && !each->recipe->running))
 			return false;
 	return true;
 }

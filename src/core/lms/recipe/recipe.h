@@ -24,7 +24,7 @@
  *   a  a dropped tensor has a recipe, and so has a ghost
  *   b  a tensor is among the outputs of its recipe, and in no other; an input's list of dependents has exactly the recipes that
  *      name it
- *   c  a recipe has at least one output
+ *   c  a recipe has at least one output, unless it is running
  *   d  an input of a recipe is not NEW: it is resident, evicted, dropped or a ghost
  *   e  a ghost has at least one dependent; a thread that takes the last one destroys it at once
  *   f  recipe_use agrees with [recipe] and [dependents]
@@ -112,8 +112,11 @@ typedef struct hr__recipe_ended {
 	hr__tensor *ghosts;
 } hr__recipe_ended;
 
-/* Takes a tensor from its recipe; without outputs, that ends. Does nothing if it has none. With the lock. */
+/* Takes a tensor from its recipe; without outputs, that ends, at once or when it stops running. Does nothing if the tensor has none.
+ * With the lock. */
 void hr__recipe_detach(hr__tensor *tensor, hr__recipe_ended *ended);
+/* Ends a recipe that stopped running if it has no outputs any more. With the lock. */
+void hr__recipe_end_unused(hr__recipe *recipe, hr__recipe_ended *ended);
 /* Releases what has ended, and what ends with it. Without locks. */
 void hr__recipe_release(hr__recipe_ended *ended);
 /* What keeps the recipes that depend on a tensor from being ended. */
@@ -185,9 +188,13 @@ void hr__drop_end(hr__tensor *tensor);
 
 /* ---- running (recompute.c) ---- */
 
+enum hr__recompute_then {
+	HR__THEN_PIN,   /* the tensor is pinned */
+	HR__THEN_DETACH /* it is taken from its recipe, before another thread can drop it again */
+};
 /* Runs the recipe of a tensor that was DROPPED when [word] was read, on [stream]; HR_STREAM_HOST: on the default stream. *done: the
- * tensor is RESIDENT now, and pinned if [pin]. HR_OK without *done: its state has changed, so look again. */
-hr_status hr__recompute(hr__tensor *tensor, uint64_t word, hr_stream stream, bool pin, bool *done);
+ * tensor is RESIDENT now, and [then] was done. HR_OK without *done: its state has changed, so look again. */
+hr_status hr__recompute(hr__tensor *tensor, uint64_t word, hr_stream stream, enum hr__recompute_then then, bool *done);
 /* Whether the calling thread runs a recipe. */
 bool hr__recompute_is_running(void);
 /* HR_IN_USE, with a message, if the calling thread is recomputing the tensor (RECOMPUTING); waiting for it would never end. */

@@ -22,7 +22,9 @@ typedef struct recipe_run {
 	hr_stream stream;
 	uint32_t depth;
 	struct recipe_run *outer, *outermost;
-	uint32_t runs; /* of the outermost: all that began in it */
+	/* Of the outermost: */
+	uint32_t runs;          /* all that began in it */
+	hr__recipe_ended ended; /* recipes that ended in it: their functions may do what must not be done while a recipe is running */
 } recipe_run;
 
 static _Thread_local recipe_run *innermost;
@@ -210,16 +212,28 @@ static void count_run(const hr__recipe *recipe, hr_status status)
 	if (!status) hr__lms_count(&lms->stats.recompute_ns, (int64_t)recipe->cost_ns);
 }
 
-static void end_run(recipe_run *run, hr_status status, const hr__tensor *target, bool pin)
+/* The tensor has its contents, and no recipe. It is still RECOMPUTING. */
+static void detach(hr__tensor *tensor, hr__recipe_ended *ended)
+{
+	hr__lms *lms = tensor->lms;
+	hr__lock_take(&lms->lock);
+	hr__drop_end(tensor);
+	hr__recipe_detach(tensor, ended);
+	hr__lock_release(&lms->lock);
+}
+
+static void end_run(recipe_run *run, hr_status status, hr__tensor *target, enum hr__recompute_then then)
 {
 	hr__recipe *recipe = run->recipe;
 	hr__lms *lms = recipe->lms;
+	hr__recipe_ended *ended = &run->outermost->ended;
+	if (!status && then == HR__THEN_DETACH) detach(target, ended);
 	uint64_t mark, epoch = hr__device_mark(lms->device, run->stream, &mark) == HR_OK ? mark - 1 : hr__device_epoch(lms->device);
 	for (uint32_t i = 0; i < recipe->output_count; i++) {
 		hr__tensor *output = claimed_output(recipe, i);
 		if (!output) continue;
 		if (status) hr__move_undo_recompute(output, run->stream);
-		else hr__move_end_recompute(output, run->stream, epoch, pin && output == target);
+		else hr__move_end_recompute(output, run->stream, epoch, then == HR__THEN_PIN && output == target);
 	}
 	count_run(recipe, status);
 	hr__lock_take(&lms->lock);
@@ -228,13 +242,14 @@ static void end_run(recipe_run *run, hr_status status, const hr__tensor *target,
 		hr__store_relaxed(&input->recipe_use, (uint8_t)(hr__load_relaxed(&input->recipe_use) | HR__RECIPE_READ));
 	}
 	recipe->running = false;
+	hr__recipe_end_unused(recipe, ended); /* since its outputs are RESIDENT, other threads may have taken them from it */
 	lms->recipes_running--;
 	bool last = !lms->recipes_running;
 	hr__lock_release(&lms->lock);
 	if (last) hr__ghost_drop_all(lms);
 }
 
-hr_status hr__recompute(hr__tensor *tensor, uint64_t word, hr_stream stream, bool pin, bool *done)
+hr_status hr__recompute(hr__tensor *tensor, uint64_t word, hr_stream stream, enum hr__recompute_then then, bool *done)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
@@ -261,9 +276,10 @@ hr_status hr__recompute(hr__tensor *tensor, uint64_t word, hr_stream stream, boo
 		op = hr__recipe_op(recipe);
 	}
 	hr__last why = hr__last_get();
-	end_run(&run, status, tensor, pin);
+	end_run(&run, status, tensor, then);
 	hr__lms_end_move(lms);
 	hr__pin_end_counting(lms, counting);
+	if (!innermost) hr__recipe_release(&run.ended);
 	*done = !status;
 	if (!status) return HR_OK;
 	hr__last_set(&why);
@@ -278,6 +294,13 @@ static hr_status fail_take(const hr__tensor *tensor, const hr__tensor *from, hr_
 	hr__tensor_name(tensor, to_name, sizeof to_name);
 	hr__tensor_name(from, from_name, sizeof from_name);
 	return hr__fail(status, "%s cannot take the memory of %s: %s", to_name, from_name, why);
+}
+
+/* Brings a tensor back that was evicted since the program's function wrote it. */
+static hr_status bring_back(hr_tensor from, hr_stream stream)
+{
+	hr_status status = hr_tensor_pin(from, HR_READ, stream);
+	return status ? status : hr_tensor_unpin(from, stream);
 }
 
 /* [from] is claimed (EVICTING). */
@@ -313,6 +336,9 @@ hr_status hr_tensor_take(hr_tensor to, hr_tensor handle)
 			if (hr__state_begin_eviction(from, word)) break;
 		} else if (place == HR__PLACE_EVICTING || place == HR__PLACE_MOVING || place == HR__PLACE_RESTORING) {
 			hr__state_wait(attempt);
+		} else if (place == HR__PLACE_EVICTED) {
+			status = bring_back(handle, own_run(tensor)->stream);
+			if (status) return status;
 		} else {
 			return fail_take(tensor, from, HR_INVALID_ARGUMENT, "it has no memory");
 		}

@@ -148,7 +148,7 @@ static __attribute__((noinline)) hr_status pin_dropped(hr__tensor *tensor, uint6
                                                        bool *done)
 {
 	*done = false;
-	if (access != HR_OVERWRITE) return hr__recompute(tensor, word, stream, true, done);
+	if (access != HR_OVERWRITE) return hr__recompute(tensor, word, stream, HR__THEN_PIN, done);
 	if (!hr__state_begin_restore(tensor, word, HR__PLACE_DROPPED)) return HR_OK;
 	*done = true;
 	return make_resident(tensor, HR__PLACE_DROPPED, access, stream);
