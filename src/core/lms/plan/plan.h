@@ -24,6 +24,8 @@ typedef struct hr__plan_use {
 typedef struct hr__plan_op {
 	uint64_t ns;        /* compute time */
 	uint32_t first_use; /* index of its first use; its uses end where those of the next op begin */
+	bool pure;          /* it may run again: that takes as long, and makes the tensors that it creates as they were. Tensors that it
+	                     * writes but does not create are neither read nor written then */
 } hr__plan_op;
 
 typedef struct hr__plan_tensor {
@@ -65,6 +67,13 @@ typedef struct hr__plan_move {
 		             * after out_after, that op of the previous step. Copying it at its eviction is also correct, but slower */
 	bool clean;     /* it has a valid host copy, so it is evicted without a copy; copy_after has no meaning then */
 } hr__plan_move;
+
+/* What the device runs: an op of the step, or an op that runs again. */
+typedef struct hr__plan_turn {
+	uint32_t op;
+	uint32_t before; /* the op of the step that comes next; [op] itself if this is not again */
+	bool again;
+} hr__plan_turn;
 
 typedef struct hr__plan {
 	/* Sorted by out_after. Copies to the host that are due after the same op are made in this order. Restores that are requested

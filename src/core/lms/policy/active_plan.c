@@ -33,7 +33,7 @@ static hr_status describe(const hr__record *record, hr__plan_step *step)
 	}
 	for (uint32_t i = 0; i < record->ops.count; i++) {
 		const hr__recorded_op *op = &HR__RECORD_AT(hr__recorded_op, record->ops, i);
-		ops[i] = (hr__plan_op){ record->measured ? op->ns : UNTIMED_NS, op->first_use };
+		ops[i] = (hr__plan_op){ .ns = record->measured ? op->ns : UNTIMED_NS, .first_use = op->first_use };
 	}
 	for (uint32_t i = 0; i < record->uses.count; i++) used[HR__RECORD_AT(hr__plan_use, record->uses, i).tensor] = true;
 	for (uint32_t i = 0; i < record->tensors.count; i++) {

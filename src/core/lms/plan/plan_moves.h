@@ -1,0 +1,15 @@
+/* plan_moves.h - chooses moves for a step that does not fit, by the model at the top of plan.c. Private to the planner. */
+#ifndef HR_LMS_PLAN_MOVES_H
+#define HR_LMS_PLAN_MOVES_H
+
+#include "core/lms/plan/plan_ring.h"
+
+typedef enum hr__plan_effort {
+	HR__MOVES_ALL,   /* all strategies; the best are improved */
+	HR__MOVES_QUICK, /* a few strategies, to compare one step with another */
+} hr__plan_effort;
+
+/* [ring] has a machine, and no op needs more than its memory. HR_NO_HOST_MEMORY. */
+hr_status hr__plan_moves_make(const hr__plan_ring *ring, hr__plan_effort effort, hr__plan *out);
+
+#endif

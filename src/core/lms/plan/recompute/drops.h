@@ -1,0 +1,35 @@
+/* drops.h - chooses which gaps are dropped, so that little time is spent on running ops again. Private to the planner. */
+#ifndef HR_LMS_PLAN_DROPS_H
+#define HR_LMS_PLAN_DROPS_H
+
+#include "core/lms/plan/recompute/turns.h"
+
+typedef struct hr__drop_choice {
+	const uint64_t *allowed; /* by op: bytes that may be in use at it, and at the turns before it */
+	uint32_t crest;          /* only turns with this much of the highest excess count, in 256ths; 0 = all turns with an excess */
+	uint64_t most_ns_per_mib; /* a gap that costs more is kept; UINT64_MAX = no limit */
+} hr__drop_choice;
+
+typedef struct hr__drops {
+	hr__turns *turns;
+	hr__plan_scratch scratch;
+	uint64_t *excess, *weight; /* by turn: sums of the bytes above what is allowed, and of turns that count, before the turn */
+	uint32_t *order;           /* candidates, best first */
+	double *score;             /* by gap: time for each byte of excess that goes away */
+	uint32_t *taken;           /* by tensor: the round in which it, or an output of the same op, was dropped, or an input of that op */
+	uint32_t round;
+} hr__drops;
+
+bool hr__drops_open(hr__drops *drops, hr__turns *turns);
+void hr__drops_close(hr__drops *drops);
+
+/* Drops gaps until nothing is in excess, or nothing helps; adds to those that are dropped. False if there are too many turns. */
+bool hr__drops_choose(hr__drops *drops, const hr__drop_choice *choice);
+
+/* The highest excess of the turns; 0 = all is within what is allowed. */
+uint64_t hr__drops_excess(const hr__drops *drops, const hr__drop_choice *choice);
+
+/* Keeps gaps again that need not be dropped, the most expensive first. */
+bool hr__drops_reduce(hr__drops *drops, const hr__drop_choice *choice);
+
+#endif

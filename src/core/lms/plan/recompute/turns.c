@@ -1,0 +1,345 @@
+/* turns.c - see turns.h. One pass over the ops of the step. */
+#include "core/lms/plan/recompute/turns.h"
+
+#include <string.h>
+
+#include "core/base/assert.h"
+
+#define TURNS_PER_OP 4u     /* most turns, as a multiple of the ops */
+#define INSTANCES_PER_USE 4u
+#define PRICED_OPS_MAX 256u /* most ops of a chain that is priced */
+
+enum { UNBORN, RESIDENT, DROPPED, DEAD };
+
+typedef struct hr__turns_frame {
+	uint32_t op, use; /* the op that runs again, and the next of its uses to look at */
+	uint32_t tensor;  /* for which it runs */
+	uint32_t ghosts;  /* in a row, up to this tensor */
+} hr__turns_frame;
+
+/* ---- memory ---- */
+
+bool hr__turns_open(hr__turns *turns, const hr__recipes *recipes)
+{
+	const hr__plan_step *step = recipes->ring->step;
+	*turns = (hr__turns){ .recipes = recipes, .hold_ghosts = step->op_count, .hold_others = step->op_count };
+	hr__plan_scratch *scratch = &turns->scratch;
+	uint64_t gaps = recipes->ring->gap_count, tensors = step->tensor_count, ops = step->op_count;
+	uint64_t room = ops * TURNS_PER_OP + 64, instances = tensors + step->use_count * (uint64_t)INSTANCES_PER_USE + 64;
+	if (room >= UINT32_MAX || instances >= UINT32_MAX) return false;
+	turns->room = (uint32_t)room;
+	turns->instance_room = (uint32_t)instances;
+	if ((turns->dropped = hr__plan_scratch_take(scratch, gaps, sizeof(bool))) != NULL &&
+	    (turns->banned = hr__plan_scratch_take(scratch, gaps, sizeof(bool))) != NULL &&
+	    (turns->price_ns = hr__plan_scratch_take(scratch, gaps, sizeof(uint64_t))) != NULL &&
+	    (turns->needed_at = hr__plan_scratch_take(scratch, gaps, sizeof(uint32_t))) != NULL &&
+	    (turns->turns = hr__plan_scratch_take(scratch, room, sizeof(hr__plan_turn))) != NULL &&
+	    (turns->turn_of = hr__plan_scratch_take(scratch, ops, sizeof(uint32_t))) != NULL &&
+	    (turns->occupied = hr__plan_scratch_take(scratch, room + 2, sizeof(uint64_t))) != NULL &&
+	    (turns->change = hr__plan_scratch_take(scratch, room + 2, sizeof(uint64_t))) != NULL &&
+	    (turns->instances = hr__plan_scratch_take(scratch, instances, sizeof(hr__instance))) != NULL &&
+	    (turns->state = hr__plan_scratch_take(scratch, tensors, sizeof(uint8_t))) != NULL &&
+	    (turns->gap_of = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
+	    (turns->copy = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
+	    (turns->instance = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
+	    (turns->touched = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
+	    (turns->stamp = hr__plan_scratch_take(scratch, ops, sizeof(uint32_t))) != NULL &&
+	    (turns->stack = hr__plan_scratch_take(scratch, ops + 1, sizeof(hr__turns_frame))) != NULL &&
+	    (turns->price_stack = hr__plan_scratch_take(scratch, ops + 1, sizeof(hr__turns_frame))) != NULL)
+		return true;
+	hr__turns_close(turns);
+	return false;
+}
+
+void hr__turns_close(hr__turns *turns)
+{
+	hr__plan_scratch_free(&turns->scratch);
+}
+
+/* ---- instances ---- */
+
+static bool add_instance(hr__turns *turns, hr__instance instance, uint32_t *index)
+{
+	if (turns->instance_count == turns->instance_room) return false;
+	*index = turns->instance_count;
+	turns->instances[turns->instance_count++] = instance;
+	return true;
+}
+
+static uint64_t bytes_of(const hr__turns *turns, uint32_t tensor)
+{
+	return turns->recipes->ring->step->tensors[tensor].bytes;
+}
+
+/* Whether there is a copy that can be used before op [op]. */
+static bool has_copy(const hr__turns *turns, uint32_t tensor, uint32_t op)
+{
+	if (turns->copy[tensor] == HR__PLAN_NEVER) return false;
+	HR_ASSERT(turns->touched[tensor] <= op);
+	return op - turns->touched[tensor] <= (turns->state[tensor] == DEAD ? turns->hold_ghosts : turns->hold_others);
+}
+
+/* Counts the memory of a copy after the turn that made it. */
+static void end_copy(hr__turns *turns, uint32_t tensor)
+{
+	if (turns->copy[tensor] == HR__PLAN_NEVER) return;
+	const hr__instance *copy = &turns->instances[turns->copy[tensor]];
+	turns->change[copy->made + 1] += bytes_of(turns, tensor);
+	turns->change[copy->last + 1] -= bytes_of(turns, tensor);
+	turns->copy[tensor] = HR__PLAN_NEVER;
+}
+
+/* ---- prices ---- */
+
+static bool is_input_missing(const hr__turns *turns, uint32_t op, uint32_t use, uint32_t before)
+{
+	uint32_t t = turns->recipes->ring->step->uses[use].tensor;
+	return hr__recipes_is_input(turns->recipes, op, use) && turns->state[t] != RESIDENT && !has_copy(turns, t, before);
+}
+
+/* Whether [tensor], missing as an input of [reader], can be made again before op [before]. */
+static bool can_make(const hr__turns *turns, uint32_t tensor, uint32_t reader, uint32_t before)
+{
+	const hr__recipes *recipes = turns->recipes;
+	uint32_t maker = recipes->maker[tensor];
+	return maker != HR__PLAN_NEVER && recipes->rewritten[tensor] > reader && recipes->valid_until[maker] >= before;
+}
+
+/* Time of the ops that would have to run before op [before] to make [tensor] again, which is resident. */
+static uint64_t price(hr__turns *turns, uint32_t tensor, uint32_t before)
+{
+	const hr__recipes *recipes = turns->recipes;
+	const hr__plan_step *step = recipes->ring->step;
+	hr__turns_frame *stack = turns->price_stack;
+	uint32_t depth = 0, looked = 0, maker = recipes->maker[tensor];
+	uint64_t ns = 0;
+	if (recipes->valid_until[maker] < before) return UINT64_MAX;
+	turns->walk++;
+	turns->stamp[maker] = turns->walk;
+	stack[depth++] = (hr__turns_frame){ .op = maker, .use = step->ops[maker].first_use, .tensor = tensor };
+	while (depth > 0) {
+		hr__turns_frame *frame = &stack[depth - 1];
+		if (frame->use == hr__recipes_end_of_uses(step, frame->op)) {
+			ns += step->ops[frame->op].ns;
+			depth--;
+			continue;
+		}
+		uint32_t use = frame->use++, input = step->uses[use].tensor;
+		if (!is_input_missing(turns, frame->op, use, before)) continue;
+		uint32_t ghosts = turns->state[input] == DEAD ? frame->ghosts + 1 : 0;
+		if (!can_make(turns, input, frame->op, before) || ghosts > HR__GHOST_DEPTH || ++looked > PRICED_OPS_MAX) return UINT64_MAX;
+		maker = recipes->maker[input];
+		if (turns->stamp[maker] == turns->walk) continue;
+		turns->stamp[maker] = turns->walk;
+		stack[depth++] = (hr__turns_frame){ maker, step->ops[maker].first_use, input, ghosts };
+	}
+	turns->work += looked;
+	return ns;
+}
+
+/* Notes that a kept tensor is needed by turn [turn], before op [before]. */
+static void note_need(hr__turns *turns, uint32_t tensor, uint32_t turn, uint32_t before)
+{
+	uint32_t gap = turns->gap_of[tensor];
+	if (gap == HR__PLAN_NO_GAP || !turns->recipes->droppable[gap] || turns->banned[gap]) return;
+	if (turns->needed_at[gap] != HR__PLAN_NEVER) return;
+	turns->needed_at[gap] = turn;
+	turns->price_ns[gap] = price(turns, tensor, before);
+}
+
+/* ---- running again ---- */
+
+static bool append_turn(hr__turns *turns, uint32_t op, uint32_t before, bool again, uint64_t occupied)
+{
+	if (turns->count == turns->room) return false;
+	turns->occupied[turns->count] = occupied;
+	turns->turns[turns->count++] = (hr__plan_turn){ op, before, again };
+	turns->work += 4;
+	return true;
+}
+
+static bool make_output(hr__turns *turns, uint32_t tensor, uint32_t turn, uint32_t before)
+{
+	uint32_t index;
+	hr__instance instance = { .tensor = tensor, .made = turn, .last = turn, .again = true, .ghost = turns->state[tensor] == DEAD };
+	instance.second = turns->state[tensor] == RESIDENT || has_copy(turns, tensor, before);
+	if (!add_instance(turns, instance, &index)) return false;
+	if (instance.second) return true;
+	end_copy(turns, tensor);
+	turns->copy[tensor] = index;
+	turns->touched[tensor] = before;
+	return true;
+}
+
+/* Appends the turn in which [op], all of whose inputs are there, runs again before op [before]. */
+static bool run_again(hr__turns *turns, uint32_t op, uint32_t before)
+{
+	const hr__recipes *recipes = turns->recipes;
+	const hr__plan_ring *ring = recipes->ring;
+	uint32_t turn = turns->count;
+	if (!append_turn(turns, op, before, true, ring->occupied[before] - ring->born[before])) return false;
+	turns->again_ns += ring->step->ops[op].ns;
+	turns->change[turn] += recipes->made_bytes[op];
+	turns->change[turn + 1] -= recipes->made_bytes[op];
+	for (uint32_t u = ring->step->ops[op].first_use; u < hr__recipes_end_of_uses(ring->step, op); u++) {
+		uint32_t t = ring->step->uses[u].tensor;
+		if (recipes->creator[t] == op) {
+			if (!make_output(turns, t, turn, before)) return false;
+		} else if (hr__recipes_is_input(recipes, op, u)) {
+			if (turns->state[t] != RESIDENT) turns->instances[turns->copy[t]].last = turn;
+			else note_need(turns, t, turn, before);
+		}
+	}
+	return true;
+}
+
+typedef enum hr__turns_result { MADE, REFUSED, TOO_MANY } hr__turns_result;
+
+/* A chain of recipes cannot run. The dropped tensor nearest to the missing input is kept from now on. */
+static hr__turns_result refuse(hr__turns *turns, uint32_t depth, uint32_t input)
+{
+	uint32_t t = input;
+	while (turns->state[t] != DROPPED) {
+		HR_ASSERT(depth > 0);
+		t = turns->stack[--depth].tensor;
+	}
+	turns->banned[turns->gap_of[t]] = true;
+	turns->dropped[turns->gap_of[t]] = false;
+	return REFUSED;
+}
+
+/* Makes a copy of [tensor], which is dropped, before op [before]. */
+static hr__turns_result make_again(hr__turns *turns, uint32_t tensor, uint32_t before)
+{
+	const hr__recipes *recipes = turns->recipes;
+	const hr__plan_step *step = recipes->ring->step;
+	hr__turns_frame *stack = turns->stack;
+	uint32_t depth = 0, maker = recipes->maker[tensor];
+	if (recipes->valid_until[maker] < before) return refuse(turns, 0, tensor);
+	stack[depth++] = (hr__turns_frame){ .op = maker, .use = step->ops[maker].first_use, .tensor = tensor };
+	while (depth > 0) {
+		hr__turns_frame *frame = &stack[depth - 1];
+		if (frame->use == hr__recipes_end_of_uses(step, frame->op)) {
+			if (!run_again(turns, frame->op, before)) return TOO_MANY;
+			depth--;
+			continue;
+		}
+		uint32_t use = frame->use++, input = step->uses[use].tensor;
+		if (!hr__recipes_is_input(recipes, frame->op, use) || turns->state[input] == RESIDENT) continue;
+		if (has_copy(turns, input, before)) {
+			turns->touched[input] = before;
+			continue;
+		}
+		uint32_t ghosts = turns->state[input] == DEAD ? frame->ghosts + 1 : 0;
+		if (!can_make(turns, input, frame->op, before) || ghosts > HR__GHOST_DEPTH) return refuse(turns, depth, input);
+		maker = recipes->maker[input];
+		stack[depth++] = (hr__turns_frame){ maker, step->ops[maker].first_use, input, ghosts };
+	}
+	return MADE;
+}
+
+/* ---- the pass ---- */
+
+/* Makes the dropped tensors that op [op] uses resident. */
+static hr__turns_result bring_back(hr__turns *turns, uint32_t op)
+{
+	const hr__plan_step *step = turns->recipes->ring->step;
+	for (uint32_t u = step->ops[op].first_use; u < hr__recipes_end_of_uses(step, op); u++) {
+		uint32_t t = step->uses[u].tensor;
+		if (turns->state[t] != DROPPED) continue;
+		hr__turns_result result = has_copy(turns, t, op) ? MADE : make_again(turns, t, op);
+		if (result != MADE) return result;
+		hr__instance *copy = &turns->instances[turns->copy[t]];
+		copy->last = HR__PLAN_NEVER;
+		turns->change[copy->made + 1] += bytes_of(turns, t);
+		turns->instance[t] = turns->copy[t];
+		turns->copy[t] = HR__PLAN_NEVER;
+		turns->state[t] = RESIDENT;
+	}
+	return MADE;
+}
+
+/* The tensor enters the gap after a use. */
+static void enter_gap(hr__turns *turns, uint32_t tensor, uint32_t gap, uint32_t turn)
+{
+	turns->gap_of[tensor] = gap;
+	if (gap == HR__PLAN_NO_GAP || !turns->dropped[gap]) return;
+	turns->state[tensor] = DROPPED;
+	turns->instances[turns->instance[tensor]].last = turn;
+	turns->change[turn + 1] -= bytes_of(turns, tensor);
+}
+
+static hr__turns_result run_op(hr__turns *turns, uint32_t op)
+{
+	const hr__recipes *recipes = turns->recipes;
+	const hr__plan_ring *ring = recipes->ring;
+	const hr__plan_step *step = ring->step;
+	hr__turns_result result = bring_back(turns, op);
+	if (result != MADE) return result;
+	uint32_t turn = turns->count, end = hr__recipes_end_of_uses(step, op);
+	if (!append_turn(turns, op, op, false, ring->occupied[op])) return TOO_MANY;
+	turns->turn_of[op] = turn;
+	for (uint32_t u = step->ops[op].first_use; u < end; u++) {
+		uint32_t t = step->uses[u].tensor;
+		if (turns->state[t] == RESIDENT) {
+			note_need(turns, t, turn, op);
+			continue;
+		}
+		HR_ASSERT(turns->state[t] == UNBORN);
+		turns->state[t] = RESIDENT;
+		hr__instance made = { .tensor = t, .made = turn, .last = HR__PLAN_NEVER };
+		if (!add_instance(turns, made, &turns->instance[t])) return TOO_MANY;
+	}
+	for (uint32_t u = step->ops[op].first_use; u < end; u++)
+		enter_gap(turns, step->uses[u].tensor, ring->gap_after[recipes->use_index[u]], turn);
+	for (uint32_t k = recipes->first_death[op]; k < recipes->first_death[op + 1]; k++) {
+		uint32_t t = recipes->deaths[k];
+		turns->state[t] = DEAD;
+		turns->instances[turns->instance[t]].last = turn;
+	}
+	return MADE;
+}
+
+static hr__turns_result begin(hr__turns *turns)
+{
+	const hr__plan_ring *ring = turns->recipes->ring;
+	turns->count = turns->instance_count = 0;
+	turns->again_ns = 0;
+	memset(turns->change, 0, (turns->room + 2) * sizeof *turns->change);
+	for (uint32_t g = 0; g < ring->gap_count; g++) {
+		turns->needed_at[g] = HR__PLAN_NEVER;
+		turns->price_ns[g] = UINT64_MAX;
+	}
+	for (uint32_t t = 0; t < ring->step->tensor_count; t++) {
+		turns->gap_of[t] = HR__PLAN_NO_GAP;
+		turns->copy[t] = HR__PLAN_NEVER;
+		turns->state[t] = UNBORN;
+		if (turns->recipes->creator[t] != HR__PLAN_NEVER) continue;
+		turns->state[t] = RESIDENT;
+		hr__instance lives = { .tensor = t, .last = HR__PLAN_NEVER };
+		if (!add_instance(turns, lives, &turns->instance[t])) return TOO_MANY;
+	}
+	return MADE;
+}
+
+static void sum_up(hr__turns *turns)
+{
+	uint64_t more = 0;
+	for (uint32_t t = 0; t < turns->recipes->ring->step->tensor_count; t++) end_copy(turns, t);
+	for (uint32_t i = 0; i < turns->count; i++) {
+		more += turns->change[i];
+		turns->occupied[i] += more;
+	}
+	turns->work += turns->count + turns->recipes->ring->gap_count;
+}
+
+bool hr__turns_make(hr__turns *turns)
+{
+	hr__turns_result result;
+	do {
+		result = begin(turns);
+		for (uint32_t i = 0; i < turns->recipes->ring->n && result == MADE; i++) result = run_op(turns, i);
+	} while (result == REFUSED);
+	if (result == MADE) sum_up(turns);
+	return result == MADE;
+}

@@ -1,0 +1,71 @@
+/* turns.h - the order of a step in which tensors are dropped and computed again. Private to the planner.
+ *
+ * TURNS are what the device runs: the ops of the step in their order and, between them, ops that run again. A set of dropped gaps
+ * determines all turns:
+ *
+ *   dropped     after the op that the gap follows
+ *   needed      at the end of the gap, or earlier as the input of an op that runs again
+ *   made again  just before the op that needs it, after whatever inputs are missing. An op that runs again makes all of its outputs
+ *
+ * A COPY is an output of an op that ran again. It is held as long as it is needed again within [hold] ops, otherwise its memory is
+ * freed after its last use, and the op runs once more when needed. A copy of a tensor that the step has destroyed is a GHOST. A copy
+ * that is needed at the end of the gap becomes the tensor. An output that is still there is made a second time, and freed at once. */
+#ifndef HR_LMS_PLAN_TURNS_H
+#define HR_LMS_PLAN_TURNS_H
+
+#include "core/lms/plan/recompute/recipes.h"
+
+#define HR__GHOST_DEPTH 32u /* most ghosts in a row in a chain of recipes */
+
+/* A tensor during a time in which it has memory. */
+typedef struct hr__instance {
+	uint32_t tensor;
+	uint32_t made, last; /* first and last turn; last is HR__PLAN_NEVER if it outlives the step */
+	bool again;          /* an op that ran again made it */
+	bool second;         /* the tensor itself was there meanwhile */
+	bool ghost;          /* the tensor was destroyed before */
+} hr__instance;
+
+typedef struct hr__turns {
+	const hr__recipes *recipes;
+	hr__plan_scratch scratch;
+	uint64_t work; /* so far, in units of about 10 ns */
+
+	/* which gaps are dropped */
+	bool *dropped; /* by gap */
+	bool *banned;  /* by gap: dropping it is not possible with the others; set by hr__turns_make */
+	uint32_t hold_ghosts, hold_others; /* ops */
+
+	/* the result */
+	hr__plan_turn *turns;
+	uint32_t count, room;
+	uint32_t *turn_of;  /* by op */
+	uint64_t *occupied; /* by turn: bytes in use */
+	uint64_t again_ns;  /* time of all ops that run again */
+	hr__instance *instances; /* ordered by [made] */
+	uint32_t instance_count, instance_room;
+
+	/* what it would cost to drop a gap that is kept */
+	uint64_t *price_ns;  /* by gap: time of the ops that would run again; UINT64_MAX = it may not be dropped */
+	uint32_t *needed_at; /* by gap: the turn by which it would have to be back */
+
+	/* while turns are made */
+	uint8_t *state;     /* by tensor */
+	uint32_t *gap_of;   /* by tensor: the gap that it is in */
+	uint32_t *copy;     /* by tensor: the instance that is its copy; HR__PLAN_NEVER = none */
+	uint32_t *instance; /* by tensor: the instance while it is resident */
+	uint32_t *touched;  /* by tensor: the op before which its copy was last needed */
+	uint32_t *stamp;    /* by op: the walk that counted it */
+	uint32_t walk;
+	uint64_t *change; /* by turn: bytes in use more than at the turn before, besides those of the step */
+	struct hr__turns_frame *stack, *price_stack; /* a price is found while a chain is made */
+} hr__turns;
+
+/* Nothing is dropped at first. False if there is no memory. */
+bool hr__turns_open(hr__turns *turns, const hr__recipes *recipes);
+void hr__turns_close(hr__turns *turns);
+
+/* Makes the turns. Gaps whose tensor could not be made again are banned, and kept. False if there are too many turns. */
+bool hr__turns_make(hr__turns *turns);
+
+#endif
