@@ -17,6 +17,7 @@
 #include "core/lms/plan/plan_ring.h"
 
 #define ROUNDS 4            /* first cuts that are tried */
+#define ROUGH_WORK 400000u  /* the same for the rough bound, of one round: about 1 ms */
 #define MOST_WORK 60000000u /* uses examined in a round: cuts are thinned out until that is enough */
 
 typedef struct bounding {
@@ -67,7 +68,7 @@ static uint32_t first_use(const hr__plan_step *step, uint32_t op)
 	return op < step->op_count ? step->ops[op].first_use : step->use_count;
 }
 
-static void prepare(bounding *b)
+static void prepare(bounding *b, uint32_t most_work)
 {
 	const hr__plan_ring *ring = b->ring;
 	const hr__plan_step *step = ring->step;
@@ -92,7 +93,7 @@ static void prepare(bounding *b)
 		}
 	}
 	uint64_t work = (uint64_t)ring->n * (step->use_count + ring->n);
-	b->stride = (uint32_t)(work / MOST_WORK) + 1;
+	b->stride = (uint32_t)(work / most_work) + 1;
 }
 
 /* A window that begins with the end of op [from], while it is extended op by op. */
@@ -198,14 +199,14 @@ static uint64_t longest_from(bounding *b, uint32_t start, uint32_t *stamp)
 
 /* Tries first cuts: at the peak of bytes in use, where links stop and start; then at a cut of the solution, because without the
  * first one it may be better still. */
-static uint64_t longest(bounding *b)
+static uint64_t longest(bounding *b, int rounds)
 {
 	const hr__plan_ring *ring = b->ring;
 	uint64_t most = 0;
 	uint32_t start = 0, stamp = 0;
 	for (uint32_t i = 1; i < ring->n; i++)
 		if (ring->occupied[i] > ring->occupied[start]) start = i;
-	for (int round = 0; round < ROUNDS; round++) {
+	for (int round = 0; round < rounds; round++) {
 		uint64_t found = longest_from(b, start, &stamp);
 		if (round > 0 && found <= most) break;
 		most = found;
@@ -214,23 +215,35 @@ static uint64_t longest(bounding *b)
 	return most;
 }
 
+static hr_status find_bound(const hr__plan_ring *ring, uint32_t most_work, int rounds, uint64_t *extra_ns)
+{
+	bounding b;
+	hr_status status = HR_OK;
+	if (open_bounding(&b, ring)) {
+		uint64_t least = 0;
+		if (ring->n > 0) {
+			prepare(&b, most_work);
+			least = longest(&b, rounds);
+		}
+		*extra_ns = least > ring->time[ring->n] ? least - ring->time[ring->n] : 0;
+	} else {
+		status = hr__fail(HR_NO_HOST_MEMORY, "no host memory for the bound of a step of %u ops", ring->n);
+	}
+	hr__plan_scratch_free(&b.scratch);
+	return status;
+}
+
+hr_status hr__plan_ring_rough_bound(const hr__plan_ring *ring, uint64_t *extra_ns)
+{
+	return find_bound(ring, ROUGH_WORK, 1, extra_ns);
+}
+
 hr_status hr__plan_bound(const hr__plan_step *step, const hr__plan_machine *machine, uint64_t *extra_ns)
 {
 	hr__plan_ring ring;
-	bounding b;
 	hr_status status = hr__plan_ring_open(step, machine, &ring);
 	if (status != HR_OK) return status;
-	if (open_bounding(&b, &ring)) {
-		uint64_t least = 0;
-		if (ring.n > 0) {
-			prepare(&b);
-			least = longest(&b);
-		}
-		*extra_ns = least > ring.time[ring.n] ? least - ring.time[ring.n] : 0;
-	} else {
-		status = hr__fail(HR_NO_HOST_MEMORY, "no host memory for the bound of a step of %u ops", ring.n);
-	}
-	hr__plan_scratch_free(&b.scratch);
+	status = find_bound(&ring, MOST_WORK, ROUNDS, extra_ns);
 	hr__plan_ring_close(&ring);
 	return status;
 }

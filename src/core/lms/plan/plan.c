@@ -40,6 +40,7 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/lms/plan/plan_moves.h"
+#include "core/lms/plan/recompute/combined.h"
 #include "core/os/os.h"
 
 /* ---- what a step needs ---- */
@@ -96,28 +97,41 @@ uint64_t hr__plan_compute_ns(const hr__plan_step *step)
 
 /* ---- making a plan ---- */
 
-hr_status hr__plan_make(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan *out)
+static hr_status plan_ring(const hr__plan_ring *ring, hr__plan_means means, hr__plan *out)
+{
+	uint32_t where = 0, least_op = 0;
+	uint64_t peak = ring->n > 0 ? highest(ring->occupied, ring->n, &where) : bytes_without_ops(ring->step);
+	uint64_t least = ring->n > 0 ? highest(ring->least, ring->n, &least_op) : peak;
+	*out = (hr__plan){ 0 };
+	if (least > ring->machine->memory)
+		return hr__fail(HR_OUT_OF_MEMORY, "op %u of the step needs %llu bytes at once, and %llu may be used", least_op,
+		                (unsigned long long)least, (unsigned long long)ring->machine->memory);
+	if (peak <= ring->machine->memory) {
+		*out = (hr__plan){ .step_ns = ring->n > 0 ? ring->time[ring->n] : 0, .peak_bytes = peak };
+		return HR_OK;
+	}
+	return means == HR__PLAN_MOVE ? hr__plan_moves_make(ring, HR__MOVES_ALL, out) : hr__combined_make(ring, means, out);
+}
+
+hr_status hr__plan_make_by(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan_means means, hr__plan *out)
 {
 	hr__plan_ring ring;
-	uint32_t where = 0, least_op = 0;
 	hr_status status = hr__plan_ring_open(step, machine, &ring);
 	if (status != HR_OK) return status;
-	uint64_t peak = ring.n > 0 ? highest(ring.occupied, ring.n, &where) : bytes_without_ops(step);
-	uint64_t least = ring.n > 0 ? highest(ring.least, ring.n, &least_op) : peak;
-	if (least > machine->memory) {
-		status = hr__fail(HR_OUT_OF_MEMORY, "op %u of the step needs %llu bytes at once, and %llu may be used", least_op,
-		                  (unsigned long long)least, (unsigned long long)machine->memory);
-	} else if (peak <= machine->memory) {
-		*out = (hr__plan){ .step_ns = ring.n > 0 ? ring.time[ring.n] : 0, .peak_bytes = peak };
-	} else {
-		status = hr__plan_moves_make(&ring, HR__MOVES_ALL, out);
-	}
+	status = plan_ring(&ring, means, out);
 	hr__plan_ring_close(&ring);
 	return status;
+}
+
+hr_status hr__plan_make(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan *out)
+{
+	return hr__plan_make_by(step, machine, HR__PLAN_BOTH, out);
 }
 
 void hr__plan_free(hr__plan *plan)
 {
 	if (plan->moves != NULL) hr__os()->free(plan->moves, plan->move_count * sizeof *plan->moves);
+	if (plan->turns != NULL) hr__os()->free(plan->turns, plan->turn_count * sizeof *plan->turns);
+	if (plan->drops != NULL) hr__os()->free(plan->drops, plan->drop_count * sizeof *plan->drops);
 	*plan = (hr__plan){ 0 };
 }

@@ -68,27 +68,51 @@ typedef struct hr__plan_move {
 	bool clean;     /* it has a valid host copy, so it is evicted without a copy; copy_after has no meaning then */
 } hr__plan_move;
 
-/* What the device runs: an op of the step, or an op that runs again. */
+/* A turn of the device: an op of the step, or one that runs again. */
 typedef struct hr__plan_turn {
 	uint32_t op;
-	uint32_t before; /* the op of the step that comes next; [op] itself if this is not again */
+	uint32_t before; /* the op of the step that it runs before; [op] if it is that op itself */
 	bool again;
 } hr__plan_turn;
+
+/* A time without memory of a tensor that is made again, or the end of the last copy of it. */
+typedef struct hr__plan_drop {
+	uint32_t tensor;
+	uint32_t after;     /* its memory is freed, without a copy to the host, when this turn is done */
+	uint32_t back_at;   /* the turn, an op that runs again, that makes it again; HR__PLAN_NEVER = none does */
+	uint32_t needed_by; /* the turn that uses it next, after back_at; HR__PLAN_NEVER if back_at is */
+	bool ghost;         /* it is made again after the step has destroyed it, as an input of another op that runs again */
+} hr__plan_drop;
 
 typedef struct hr__plan {
 	/* Sorted by out_after. Copies to the host that are due after the same op are made in this order. Restores that are requested
 	 * before the same op are made in the order of need, and those needed by the same op in the order of tensors. */
 	hr__plan_move *moves;
 	uint32_t move_count;
+	/* Only if ops run again; NULL otherwise. Then the ops that moves name are turns: indexes in [turns]. */
+	hr__plan_turn *turns;
+	hr__plan_drop *drops; /* sorted by [after] */
+	uint32_t turn_count, drop_count;
+	uint64_t again_ns;            /* time of the ops that run again */
 	uint64_t bytes_out, bytes_in; /* over the link in one step */
 	uint64_t step_ns;             /* time of a step with this plan, by the model, once it repeats */
 	uint64_t peak_bytes;          /* peak of bytes in use with this plan, by the model: at most machine->memory */
 } hr__plan;
 
+typedef enum hr__plan_means {
+	HR__PLAN_MOVE = 1,      /* tensors are evicted */
+	HR__PLAN_RECOMPUTE = 2, /* tensors are dropped, and pure ops run again */
+	HR__PLAN_BOTH = HR__PLAN_MOVE | HR__PLAN_RECOMPUTE,
+} hr__plan_means;
+
 /* Finds a plan with little extra time and, among those, few bytes over the link. HR_OUT_OF_MEMORY if some op cannot run in
  * machine->memory whatever is evicted (hr__plan_least says what would be enough), HR_INVALID_ARGUMENT for an inconsistent step,
- * HR_NO_HOST_MEMORY. A step that fits as it is gets a plan without moves. Deterministic. */
+ * HR_NO_HOST_MEMORY. A step that fits as it is gets a plan without moves. Deterministic. hr__plan_make is the same by both means.
+ *
+ * By both means, a step takes no longer than by either of them. Without pure ops, the plan is that of moving. By recomputing alone,
+ * HR_OUT_OF_MEMORY also means that no plan was found. */
 hr_status hr__plan_make(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan *out);
+hr_status hr__plan_make_by(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan_means means, hr__plan *out);
 void hr__plan_free(hr__plan *plan);
 
 /* The least memory in which the step can run: the maximum over its ops of the bytes that the op uses and those that may not be evicted.
@@ -101,7 +125,7 @@ uint64_t hr__plan_peak(const hr__plan_step *step);
 /* Time of the step without any limit: the sum of its ops. */
 uint64_t hr__plan_compute_ns(const hr__plan_step *step);
 
-/* The bound: whatever is evicted, a step that repeats without end takes at least hr__plan_compute_ns + *extra_ns on average.
+/* The bound: whatever is evicted, if nothing runs again, a step that repeats without end takes at least hr__plan_compute_ns + *extra_ns on average.
  * docs/lms.md has the proof. HR_NO_HOST_MEMORY. */
 hr_status hr__plan_bound(const hr__plan_step *step, const hr__plan_machine *machine, uint64_t *extra_ns);
 

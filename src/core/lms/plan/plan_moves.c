@@ -91,6 +91,18 @@ static void find_strategies(hr__plan_drafting *drafting, hr__plan_draft *draft, 
 	}
 }
 
+/* The strategies that are best for most steps. */
+static void find_quickly(hr__plan_drafting *drafting, hr__plan_draft *draft, struct tried_strategy *best)
+{
+	uint32_t start = emptiest(drafting->ring);
+	for (int i = 0; i < STRATEGIES; i++) best[i] = (struct tried_strategy){ .cost = UINT64_MAX };
+	for (uint32_t worth = 2; worth <= 32; worth *= 4)
+		try_strategy(drafting, draft, (hr__plan_strategy){ .start = start, .least_worth = worth, .copy_early = true }, best);
+	hr__plan_strategy first = best[0].strategy;
+	first.reserve = HR__RESERVE_TO_CHOOSE;
+	try_strategy(drafting, draft, first, best);
+}
+
 /* The chosen gap, not tried yet, that ops waited for longest; if none waited, the largest. */
 static uint32_t most_to_blame(const hr__plan_drafting *drafting, const hr__plan_draft *draft, const bool *tried)
 {
@@ -221,10 +233,24 @@ static hr_status write_plan(hr__plan_drafting *drafting, const hr__plan_draft *d
 	return HR_OK;
 }
 
+/* Makes [best], the best draft of all strategies, improved. */
+static void find_all(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_draft *current, hr__plan_draft *draft, bool *tried)
+{
+	struct tried_strategy strategies[STRATEGIES];
+	find_strategies(drafting, draft, strategies);
+	drafting->work = 0;
+	for (uint32_t i = 0; i < STRATEGIES && strategies[i].cost < UINT64_MAX; i++) {
+		improve(drafting, current, draft, &strategies[i].strategy, tried, MOST_WORK / STRATEGIES * (i + 1));
+		if (i == 0 || cost_of(current) < cost_of(best)) swap(best, current);
+	}
+	hr__plan_draft_simulate(drafting, best);
+}
+
 hr_status hr__plan_moves_make(const hr__plan_ring *ring, hr__plan_effort effort, hr__plan *out)
 {
 	hr__plan_drafting drafting;
 	hr__plan_draft best, current, draft;
+	struct tried_strategy strategies[STRATEGIES];
 	bool *tried;
 	hr_status status;
 	if (!hr__plan_drafting_open(&drafting, ring))
@@ -232,14 +258,12 @@ hr_status hr__plan_moves_make(const hr__plan_ring *ring, hr__plan_effort effort,
 	if (hr__plan_draft_open(&best, &drafting) && hr__plan_draft_open(&current, &drafting) &&
 	    hr__plan_draft_open(&draft, &drafting) &&
 	    (tried = hr__plan_scratch_take(&drafting.scratch, ring->gap_count, sizeof *tried)) != NULL) {
-		struct tried_strategy strategies[STRATEGIES];
-		find_strategies(&drafting, &draft, strategies);
-		drafting.work = 0;
-		for (uint32_t i = 0; i < STRATEGIES && strategies[i].cost < UINT64_MAX; i++) {
-			improve(&drafting, &current, &draft, &strategies[i].strategy, tried, MOST_WORK / STRATEGIES * (i + 1));
-			if (i == 0 || cost_of(&current) < cost_of(&best)) swap(&best, &current);
+		if (effort == HR__MOVES_QUICK) {
+			find_quickly(&drafting, &draft, strategies);
+			make_draft(&drafting, &best, &strategies[0].strategy);
+		} else {
+			find_all(&drafting, &best, &current, &draft, tried);
 		}
-		hr__plan_draft_simulate(&drafting, &best);
 		status = write_plan(&drafting, &best, out);
 	} else {
 		status = hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", ring->n);
@@ -247,4 +271,3 @@ hr_status hr__plan_moves_make(const hr__plan_ring *ring, hr__plan_effort effort,
 	hr__plan_drafting_close(&drafting);
 	return status;
 }
-

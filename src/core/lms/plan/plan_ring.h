@@ -50,6 +50,9 @@ typedef struct hr__plan_ring {
 hr_status hr__plan_ring_open(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan_ring *ring);
 void hr__plan_ring_close(hr__plan_ring *ring);
 
+/* As hr__plan_bound, in a hundredth of the time; at most that bound. [ring] has a machine. */
+hr_status hr__plan_ring_rough_bound(const hr__plan_ring *ring, uint64_t *extra_ns);
+
 /* Nanoseconds to copy [bytes] at [bytes_per_s], rounded up, plus copy_ns; UINT64_MAX on overflow. */
 uint64_t hr__plan_ring_copy_ns(uint64_t bytes, uint64_t bytes_per_s, uint64_t copy_ns);
 

@@ -146,15 +146,20 @@ static bool take_best(hr__drops *drops, const hr__drop_choice *choice, uint64_t 
 	return took > 0;
 }
 
+bool hr__drops_step(hr__drops *drops, const hr__drop_choice *choice)
+{
+	uint32_t where = 0;
+	uint64_t most = highest_excess(drops->turns, choice, &where);
+	if (most == 0) return false;
+	sum_excess(drops, choice, most);
+	return take_best(drops, choice, most, where);
+}
+
 bool hr__drops_choose(hr__drops *drops, const hr__drop_choice *choice)
 {
 	for (uint32_t round = 0; round < ROUNDS_MAX; round++) {
-		uint32_t where = 0;
 		if (!hr__turns_make(drops->turns)) return false;
-		uint64_t most = highest_excess(drops->turns, choice, &where);
-		if (most == 0) return true;
-		sum_excess(drops, choice, most);
-		if (!take_best(drops, choice, most, where)) return true;
+		if (!hr__drops_step(drops, choice)) return true;
 	}
 	return hr__turns_make(drops->turns);
 }

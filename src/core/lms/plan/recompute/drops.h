@@ -23,13 +23,13 @@ typedef struct hr__drops {
 bool hr__drops_open(hr__drops *drops, hr__turns *turns);
 void hr__drops_close(hr__drops *drops);
 
-/* Drops gaps until nothing is in excess, or nothing helps; adds to those that are dropped. False if there are too many turns. */
+/* Drops the best gaps, given the turns as they are. False if nothing is in excess, or nothing helps. */
+bool hr__drops_step(hr__drops *drops, const hr__drop_choice *choice);
+
+/* Takes steps and makes turns until nothing is in excess, or nothing helps. False if there are too many turns. */
 bool hr__drops_choose(hr__drops *drops, const hr__drop_choice *choice);
 
 /* The highest excess of the turns; 0 = all is within what is allowed. */
 uint64_t hr__drops_excess(const hr__drops *drops, const hr__drop_choice *choice);
-
-/* Keeps gaps again that need not be dropped, the most expensive first. */
-bool hr__drops_reduce(hr__drops *drops, const hr__drop_choice *choice);
 
 #endif
