@@ -7,8 +7,10 @@
 #include "core/lms/plan/plan.h"
 #include "test.h"
 
+#ifndef MODEL_OPS
 #define MODEL_OPS 48
 #define MODEL_TENSORS 48
+#endif
 #define MODEL_MOVES (MODEL_OPS * MODEL_TENSORS)
 
 typedef struct model {
@@ -113,7 +115,7 @@ static bool model_may_be_away(const model *m, uint32_t t, uint32_t op)
 	return model_is_cyclic(m, t) || (first < op && op < last);
 }
 
-static uint64_t model_least(const model *m)
+HR_TEST_UNUSED static uint64_t model_least(const model *m)
 {
 	uint64_t least = 0;
 	for (uint32_t i = 0; i < m->step.op_count; i++) {

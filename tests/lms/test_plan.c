@@ -231,7 +231,7 @@ static void test_bound_is_below_every_plan_made(void)
 static void test_plan_that_moves_everything_takes_the_time_of_its_copies(void)
 {
 	hr__plan_use uses[2] = { { 0, true }, { 1, true } };
-	hr__plan_op ops[2] = { { 100, 0 }, { 100, 1 } };
+	hr__plan_op ops[2] = { { .ns = 100 }, { .ns = 100, .first_use = 1 } };
 	hr__plan_tensor tensors[2] = { { 1000, HR__PLAN_NEVER, true, false }, { 1000, HR__PLAN_NEVER, true, false } };
 	hr__plan_step step = { .ops = ops, .uses = uses, .tensors = tensors, .op_count = 2, .use_count = 2, .tensor_count = 2 };
 	hr__plan_machine machine = { .memory = 1000, .out_bytes_per_s = 1000000000, .in_bytes_per_s = 1000000000 };
@@ -337,7 +337,7 @@ typedef struct small_step {
 
 static void make_small(small_step *s)
 {
-	*s = (small_step){ .ops = { { 10, 0 }, { 10, 1 }, { 10, 3 } },
+	*s = (small_step){ .ops = { { .ns = 10 }, { .ns = 10, .first_use = 1 }, { .ns = 10, .first_use = 3 } },
 		               .uses = { { 0, true }, { 0, false }, { 1, true }, { 0, false } },
 		               .tensors = { { 100, HR__PLAN_NEVER, true, false }, { 50, 1, false, false } },
 		               .machine = { 1000, 1000, 1000, 0 } };
@@ -412,7 +412,7 @@ static void test_plan_takes_a_step_without_ops(void)
 static void test_plan_survives_the_largest_numbers(void)
 {
 	hr__plan_use uses[2] = { { 0, true }, { 1, true } };
-	hr__plan_op ops[2] = { { UINT64_MAX / 2, 0 }, { UINT64_MAX / 2, 1 } };
+	hr__plan_op ops[2] = { { .ns = UINT64_MAX / 2 }, { .ns = UINT64_MAX / 2, .first_use = 1 } };
 	hr__plan_tensor tensors[2] = { { UINT64_MAX / 2, HR__PLAN_NEVER, true, false },
 		                           { UINT64_MAX / 2, HR__PLAN_NEVER, true, false } };
 	hr__plan_step step = { .ops = ops, .uses = uses, .tensors = tensors, .op_count = 2, .use_count = 2, .tensor_count = 2 };

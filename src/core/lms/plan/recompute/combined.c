@@ -4,7 +4,7 @@
  * steps with some drops, which fit with some moves. Each is a step of its own (derived.h), for which moves are planned as for any
  * other. The first stage is moving alone, the last one recomputing alone. The more is dropped, the more time is spent on computing,
  * and the less on waiting for the link. In between is a stage from which on nearly all copies are hidden behind compute; it is found
- * by bisection. Then single drops are added and taken back as long as that helps.
+ * by bisection. Then single gaps are dropped, or kept after all, as long as that helps.
  *
  * All of this is limited by counts of work, not by the clock, so that plans are deterministic. */
 #include "core/lms/plan/recompute/combined.h"
@@ -13,381 +13,211 @@
 
 #include "core/base/assert.h"
 #include "core/base/checked.h"
-#include "core/base/sort.h"
 #include "core/base/status.h"
 #include "core/lms/plan/plan_moves.h"
-#include "core/lms/plan/recompute/derived.h"
-#include "core/lms/plan/recompute/drops.h"
-#include "core/os/os.h"
+#include "core/lms/plan/recompute/trial.h"
 
 #define STAGES_MAX 64u
-#define REFINEMENTS 3u          /* stages that are made between two others */
-#define HIDDEN_SHARE 256u       /* copies are hidden if ops wait for less than this part of the step */
-#define LINK_NS_OF_A_NS 256u    /* saving this much time of the links is worth 1 ns of the step */
-#define EVALUATION_WORK_MAX 500000u /* about 20 ms */
+#define REFINEMENTS 3u      /* stages that are made between two others */
+#define HIDDEN_SHARE 256u   /* copies are hidden if ops wait for less than this part of the step */
+#define CREST 80u           /* see drops.h */
+#define ALONE_WORK 60000u   /* for changing single gaps without moves: about 3 ms */
+#define BOTH_WORK 500000u   /* for all trials: about 20 ms */
 
-typedef struct hr__stage {
-	uint64_t excess; /* the highest, with these drops */
-	uint64_t again_ns;
-} hr__stage;
-
-typedef struct hr__combining {
-	const hr__plan_ring *ring;
-	hr__plan_means means;
+typedef struct hr__stages {
+	hr__trial *trial;
 	hr__plan_scratch scratch;
-	hr__recipes recipes;
-	hr__turns turns;
-	hr__drops drops;
-	uint64_t *allowed;
-	uint64_t work; /* for evaluations */
-	hr__stage stages[STAGES_MAX];
-	uint32_t stage_count;
-	bool *stage_drops; /* by stage, then by gap */
-	bool *best_drops;
-	bool found;
-	uint64_t best_cost, best_step_ns;
-	hr_status status;
-} hr__combining;
+	uint64_t *allowed; /* by op */
+	uint64_t excess[STAGES_MAX]; /* the highest, by stage */
+	hr__drop_set sets[STAGES_MAX];
+	uint32_t count;
+} hr__stages;
 
-static uint64_t add_capped(uint64_t a, uint64_t b)
+static bool open_stages(hr__stages *stages, hr__trial *trial)
 {
-	uint64_t sum;
-	return hr__add(a, b, &sum) ? sum : UINT64_MAX;
+	*stages = (hr__stages){ .trial = trial };
+	uint32_t gaps = trial->ring->gap_count;
+	stages->allowed = hr__plan_scratch_take(&stages->scratch, trial->ring->n, sizeof *stages->allowed);
+	bool *dropped = hr__plan_scratch_take(&stages->scratch, (uint64_t)STAGES_MAX * gaps, sizeof *dropped);
+	if (stages->allowed == NULL || dropped == NULL) {
+		hr__plan_scratch_free(&stages->scratch);
+		return false;
+	}
+	for (uint32_t i = 0; i < STAGES_MAX; i++) stages->sets[i].dropped = dropped + (size_t)i * gaps;
+	return true;
 }
 
-/* ---- memory ---- */
+static hr__drop_choice choice_of(hr__stages *stages, uint64_t more)
+{
+	uint64_t allowed;
+	if (!hr__add(stages->trial->ring->machine->memory, more, &allowed)) allowed = UINT64_MAX;
+	for (uint32_t i = 0; i < stages->trial->ring->n; i++) stages->allowed[i] = allowed;
+	return (hr__drop_choice){ .allowed = stages->allowed, .crest = CREST, .most_ns_per_mib = UINT64_MAX };
+}
+
+/* Stages with less and less excess, down to none if that is possible. Copies are held for up to [hold] ops. */
+static void make_stages(hr__stages *stages, uint32_t hold)
+{
+	hr__turns *turns = &stages->trial->turns;
+	uint32_t gaps = stages->trial->ring->gap_count;
+	hr__drop_choice choice = choice_of(stages, 0);
+	turns->hold_ghosts = turns->hold_others = hold;
+	memset(turns->dropped, 0, gaps * sizeof *turns->dropped);
+	memset(turns->banned, 0, gaps * sizeof *turns->banned);
+	stages->count = 0;
+	for (bool more = true; more && stages->count < STAGES_MAX;) {
+		hr__trial_alone(stages->trial);
+		hr__drop_set *set = &stages->sets[stages->count];
+		memcpy(set->dropped, turns->dropped, gaps * sizeof *set->dropped);
+		set->hold_ghosts = set->hold_others = hold;
+		set->cost = 0;
+		stages->excess[stages->count++] = hr__drops_excess(&stages->trial->drops, &choice);
+		more = hr__drops_step(&stages->trial->drops, &choice);
+	}
+}
+
+/* ---- by recomputing alone ---- */
+
+/* Drops or keeps single gaps as long as that helps. */
+static void change_alone(hr__trial *trial, uint64_t most_work)
+{
+	for (bool helped = true; helped;) {
+		helped = false;
+		for (uint32_t g = 0; g < trial->ring->gap_count; g++) {
+			if (!trial->recipes.droppable[g]) continue;
+			if (trial->work >= most_work) return;
+			uint64_t before = trial->alone.cost;
+			hr__trial_use(trial, &trial->alone);
+			trial->turns.dropped[g] = !trial->turns.dropped[g];
+			hr__trial_alone(trial);
+			if (trial->alone.cost < before) helped = true;
+		}
+	}
+}
+
+/* The stages that are left are those whose last one is best. */
+static void plan_alone(hr__stages *stages)
+{
+	hr__trial *trial = stages->trial;
+	uint32_t n = trial->ring->n, holds[] = { n, n / 16, 0 };
+	make_stages(stages, holds[0]);
+	for (int i = 1; i < 3 && !hr__trial_fits_alone(trial); i++) make_stages(stages, holds[i]);
+	if (trial->alone.hold_others != stages->sets[0].hold_others) make_stages(stages, trial->alone.hold_others);
+	trial->work = 0;
+	change_alone(trial, ALONE_WORK);
+}
+
+/* ---- with moves ---- */
+
+static hr_status try_stage(hr__stages *stages, uint32_t stage, uint64_t *waits)
+{
+	hr__trial_use(stages->trial, &stages->sets[stage]);
+	return hr__trial_both(stages->trial, waits);
+}
+
+/* The first stage in which copies are hidden as well as in the last one. */
+static hr_status bisect(hr__stages *stages, uint32_t *found)
+{
+	uint32_t low = 0, high = stages->count - 1;
+	uint64_t bearable, waits;
+	const hr__plan_ring *ring = stages->trial->ring;
+	hr_status status = try_stage(stages, high, &waits);
+	if (!hr__add(waits, ring->time[ring->n] / HIDDEN_SHARE, &bearable)) bearable = UINT64_MAX - 1;
+	while (status == HR_OK && high - low > 1) {
+		uint32_t middle = low + (high - low) / 2;
+		status = try_stage(stages, middle, &waits);
+		if (waits <= bearable) high = middle;
+		else low = middle;
+	}
+	*found = high;
+	return status;
+}
+
+/* Tries the stage before, and those between the two. */
+static hr_status refine(hr__stages *stages, uint32_t stage)
+{
+	hr__trial *trial = stages->trial;
+	uint64_t waits;
+	if (stage == 0) return HR_OK;
+	hr_status status = try_stage(stages, stage - 1, &waits);
+	uint64_t more = stages->excess[stage - 1], less = stages->excess[stage];
+	for (uint32_t k = 1; k <= REFINEMENTS && more > less && status == HR_OK; k++) {
+		hr__drop_choice choice = choice_of(stages, less + (more - less) / (REFINEMENTS + 1) * k);
+		hr__trial_use(trial, &stages->sets[stage - 1]);
+		if (hr__drops_choose(&trial->drops, &choice)) status = hr__trial_both(trial, &waits);
+	}
+	return status;
+}
+
+static hr_status change_both(hr__trial *trial)
+{
+	uint64_t waits;
+	for (bool helped = true; helped && trial->both.cost < UINT64_MAX;) {
+		helped = false;
+		for (uint32_t g = 0; g < trial->ring->gap_count; g++) {
+			if (!trial->recipes.droppable[g]) continue;
+			if (trial->work >= BOTH_WORK) return HR_OK;
+			uint64_t before = trial->both.cost;
+			hr__trial_use(trial, &trial->both);
+			trial->turns.dropped[g] = !trial->turns.dropped[g];
+			hr_status status = hr__trial_both(trial, &waits);
+			if (status != HR_OK) return status;
+			if (trial->both.cost < before) helped = true;
+		}
+	}
+	return HR_OK;
+}
+
+static hr_status plan_both(hr__stages *stages)
+{
+	uint32_t stage;
+	uint64_t waits;
+	hr__trial_use(stages->trial, &stages->trial->alone);
+	hr_status status = hr__trial_both(stages->trial, &waits);
+	if (status == HR_OK) status = bisect(stages, &stage);
+	if (status == HR_OK) status = refine(stages, stage);
+	return status == HR_OK ? change_both(stages->trial) : status;
+}
+
+/* ---- the plan ---- */
 
 static hr_status no_memory(const hr__plan_ring *ring)
 {
 	return hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", ring->n);
 }
 
-static bool open_combining(hr__combining *c)
+/* Moves are planned anew, so that the time may differ from that of the trial. */
+static hr_status write_best(hr__trial *trial, const hr__drop_set *best, hr__plan *out)
 {
-	if (!hr__recipes_open(&c->recipes, c->ring)) return false;
-	if (hr__turns_open(&c->turns, &c->recipes)) {
-		if (hr__drops_open(&c->drops, &c->turns)) {
-			if ((c->allowed = hr__plan_scratch_take(&c->scratch, c->ring->n, sizeof *c->allowed)) != NULL &&
-			    (c->best_drops = hr__plan_scratch_take(&c->scratch, c->ring->gap_count, sizeof(bool))) != NULL &&
-			    (c->stage_drops = hr__plan_scratch_take(&c->scratch, (uint64_t)STAGES_MAX * c->ring->gap_count, sizeof(bool))) != NULL)
-				return true;
-			hr__plan_scratch_free(&c->scratch);
-			hr__drops_close(&c->drops);
-		}
-		hr__turns_close(&c->turns);
-	}
-	hr__recipes_close(&c->recipes);
-	return false;
+	hr_status status = hr__trial_write(trial, best, out);
+	if (status != HR_OK || !hr__trial_fits_alone(trial) || out->step_ns <= trial->alone.cost) return status;
+	hr__plan_free(out);
+	return hr__trial_write(trial, &trial->alone, out);
 }
 
-static void close_combining(hr__combining *c)
+static hr_status search(hr__trial *trial, hr__plan_means means, hr__plan *out)
 {
-	hr__plan_scratch_free(&c->scratch);
-	hr__drops_close(&c->drops);
-	hr__turns_close(&c->turns);
-	hr__recipes_close(&c->recipes);
-}
-
-/* ---- evaluation ---- */
-
-/* Prefers less time and, at about equal time, less work for the links. */
-static uint64_t cost_of(const hr__plan_machine *machine, const hr__plan_step *step, const hr__plan *plan)
-{
-	uint64_t link = 0, cost;
-	for (uint32_t k = 0; k < plan->move_count; k++) {
-		const hr__plan_move *move = &plan->moves[k];
-		uint64_t bytes = step->tensors[move->tensor].bytes;
-		link = add_capped(link, hr__plan_ring_copy_ns(bytes, machine->in_bytes_per_s, machine->copy_ns));
-		if (!move->clean) link = add_capped(link, hr__plan_ring_copy_ns(bytes, machine->out_bytes_per_s, machine->copy_ns));
-	}
-	return hr__add(plan->step_ns, link / LINK_NS_OF_A_NS, &cost) ? cost : UINT64_MAX;
-}
-
-/* Plans moves for the turns, and sets *cost: UINT64_MAX if they do not fit. */
-static hr_status plan_derived(hr__combining *c, const hr__derived *derived, hr__plan_effort effort, hr__plan *out, uint64_t *cost)
-{
-	hr__plan_ring ring;
-	uint64_t peak = 0, least = 0;
-	*out = (hr__plan){ 0 };
-	*cost = UINT64_MAX;
-	hr_status status = hr__plan_ring_open(&derived->step, c->ring->machine, &ring);
+	hr__stages stages;
+	hr_status status = HR_OK;
+	const hr__drop_set *best = means == HR__PLAN_RECOMPUTE ? &trial->alone : &trial->both;
+	if (!open_stages(&stages, trial)) return no_memory(trial->ring);
+	plan_alone(&stages);
+	if (means != HR__PLAN_RECOMPUTE) status = plan_both(&stages);
+	hr__plan_scratch_free(&stages.scratch);
 	if (status != HR_OK) return status;
-	for (uint32_t i = 0; i < ring.n; i++) {
-		if (ring.occupied[i] > peak) peak = ring.occupied[i];
-		if (ring.least[i] > least) least = ring.least[i];
-	}
-	c->work += ring.n + derived->step.use_count + derived->step.tensor_count;
-	if (peak <= c->ring->machine->memory) {
-		*out = (hr__plan){ .step_ns = ring.time[ring.n], .peak_bytes = peak };
-		*cost = out->step_ns;
-	} else if (least <= c->ring->machine->memory && (c->means & HR__PLAN_MOVE)) {
-		c->work += 5 * (ring.n + ring.gap_count);
-		status = hr__plan_moves_make(&ring, effort, out);
-		if (status == HR_OK) *cost = cost_of(c->ring->machine, &derived->step, out);
-	}
-	hr__plan_ring_close(&ring);
-	return status;
-}
-
-/* Sets what a step takes with the current drops; keeps them if they are the best so far. *waits is the time that ops wait for copies.
- * False if that failed. */
-static bool evaluate(hr__combining *c, uint64_t *cost, uint64_t *waits)
-{
-	hr__derived derived;
-	hr__plan plan;
-	*cost = *waits = UINT64_MAX;
-	if (!hr__turns_make(&c->turns)) return true;
-	if (!hr__derived_open(&derived, &c->turns)) {
-		c->status = no_memory(c->ring);
-		return false;
-	}
-	c->status = plan_derived(c, &derived, HR__MOVES_QUICK, &plan, cost);
-	hr__derived_close(&derived);
-	if (c->status != HR_OK) return false;
-	if (*cost < UINT64_MAX) *waits = plan.step_ns - c->ring->time[c->ring->n] - c->turns.again_ns;
-	if (*cost < c->best_cost) {
-		c->found = true;
-		c->best_cost = *cost;
-		c->best_step_ns = plan.step_ns;
-		memcpy(c->best_drops, c->turns.dropped, c->ring->gap_count * sizeof(bool));
-	}
-	hr__plan_free(&plan);
-	return true;
-}
-
-/* ---- stages ---- */
-
-static void set_allowed(hr__combining *c, uint64_t more)
-{
-	uint64_t allowed = add_capped(c->ring->machine->memory, more);
-	for (uint32_t i = 0; i < c->ring->n; i++) c->allowed[i] = allowed;
-}
-
-static bool *drops_of(hr__combining *c, uint32_t stage)
-{
-	return c->stage_drops + (size_t)stage * c->ring->gap_count;
-}
-
-static void use_stage(hr__combining *c, uint32_t stage)
-{
-	memcpy(c->turns.dropped, drops_of(c, stage), c->ring->gap_count * sizeof(bool));
-	memset(c->turns.banned, 0, c->ring->gap_count * sizeof(bool));
-}
-
-/* Makes stages with less and less excess, down to none if that is possible. */
-static void make_stages(hr__combining *c)
-{
-	hr__drop_choice choice = { .allowed = c->allowed, .crest = 80, .most_ns_per_mib = UINT64_MAX };
-	set_allowed(c, 0);
-	memset(c->turns.dropped, 0, c->ring->gap_count * sizeof(bool));
-	memset(c->turns.banned, 0, c->ring->gap_count * sizeof(bool));
-	for (bool more = true; more && c->stage_count < STAGES_MAX;) {
-		if (!hr__turns_make(&c->turns)) return;
-		c->stages[c->stage_count] = (hr__stage){ hr__drops_excess(&c->drops, &choice), c->turns.again_ns };
-		memcpy(drops_of(c, c->stage_count), c->turns.dropped, c->ring->gap_count * sizeof(bool));
-		c->stage_count++;
-		more = hr__drops_step(&c->drops, &choice);
-	}
-}
-
-static bool evaluate_stage(hr__combining *c, uint32_t stage, uint64_t *cost, uint64_t *waits)
-{
-	use_stage(c, stage);
-	return evaluate(c, cost, waits);
-}
-
-/* The first stage in which copies are hidden as well as in the last one. */
-static bool bisect(hr__combining *c, uint32_t *found)
-{
-	uint32_t low = 0, high = c->stage_count - 1;
-	uint64_t cost, last;
-	if (!evaluate_stage(c, high, &cost, &last)) return false;
-	uint64_t bearable = add_capped(last, c->ring->time[c->ring->n] / HIDDEN_SHARE);
-	while (high - low > 1 && (c->means & HR__PLAN_MOVE)) {
-		uint32_t middle = low + (high - low) / 2;
-		uint64_t waits;
-		if (!evaluate_stage(c, middle, &cost, &waits)) return false;
-		if (waits <= bearable) high = middle;
-		else low = middle;
-	}
-	*found = high;
-	return true;
-}
-
-/* Tries excesses between those of two stages. */
-static bool refine(hr__combining *c, uint32_t stage)
-{
-	uint64_t cost, waits;
-	if (stage == 0 || !(c->means & HR__PLAN_MOVE)) return true;
-	if (!evaluate_stage(c, stage - 1, &cost, &waits)) return false;
-	uint64_t more = c->stages[stage - 1].excess, less = c->stages[stage].excess;
-	for (uint32_t k = 1; k <= REFINEMENTS && more > less; k++) {
-		hr__drop_choice choice = { .allowed = c->allowed, .crest = 80, .most_ns_per_mib = UINT64_MAX };
-		set_allowed(c, less + (more - less) / (REFINEMENTS + 1) * k);
-		use_stage(c, stage - 1);
-		if (hr__drops_choose(&c->drops, &choice) && !evaluate(c, &cost, &waits)) return false;
-	}
-	return true;
-}
-
-/* Adds or takes back single drops as long as that helps. */
-static bool toggle(hr__combining *c)
-{
-	uint64_t cost, waits;
-	for (bool helped = true; helped && c->found;) {
-		helped = false;
-		for (uint32_t g = 0; g < c->ring->gap_count; g++) {
-			if (!c->recipes.droppable[g]) continue;
-			if (c->work >= EVALUATION_WORK_MAX) return true;
-			memcpy(c->turns.dropped, c->best_drops, c->ring->gap_count * sizeof(bool));
-			memset(c->turns.banned, 0, c->ring->gap_count * sizeof(bool));
-			c->turns.dropped[g] = !c->turns.dropped[g];
-			uint64_t before = c->best_cost;
-			if (!evaluate(c, &cost, &waits)) return false;
-			if (c->best_cost < before) helped = true;
-		}
-	}
-	return true;
-}
-
-/* ---- the plan ---- */
-
-static bool take(uint64_t count, size_t size, void **block)
-{
-	uint64_t bytes;
-	*block = NULL;
-	return count == 0 || (hr__multiply(count, size, &bytes) && bytes <= SIZE_MAX / 2 && hr__os()->alloc((size_t)bytes, block) == 0);
-}
-
-/* The instance is there for longer than the turn that makes it, and is not a second one. */
-static bool is_kept(const hr__instance *instance)
-{
-	return !instance->again || (!instance->second && instance->last > instance->made);
-}
-
-static bool drops_before(const void *left, const void *right, const void *context)
-{
-	const hr__plan_drop *a = left, *b = right;
-	(void)context;
-	return a->after != b->after ? a->after < b->after : a->tensor < b->tensor;
-}
-
-/* By instance: the first turn that uses it after the one that makes it. */
-static void find_needs(const hr__derived *derived, const hr__turns *turns, uint32_t *needed)
-{
-	for (uint32_t k = 0; k < turns->instance_count; k++) needed[k] = HR__PLAN_NEVER;
-	for (uint32_t i = 0; i < derived->step.op_count; i++) {
-		for (uint32_t u = derived->step.ops[i].first_use; u < hr__recipes_end_of_uses(&derived->step, i); u++) {
-			uint32_t k = derived->step.uses[u].tensor;
-			if (needed[k] == HR__PLAN_NEVER && turns->instances[k].made != i) needed[k] = i;
-		}
-	}
-}
-
-/* Writes a drop for each kept instance that ends before the tensor is there for the last time. [latest] and [needed] have room for each
- * tensor and each instance. NULL [drops]: only counts. */
-static uint32_t list_drops(const hr__turns *turns, uint32_t *latest, const uint32_t *needed, hr__plan_drop *drops)
-{
-	uint32_t count = 0;
-	for (uint32_t t = 0; t < turns->recipes->ring->step->tensor_count; t++) latest[t] = HR__PLAN_NEVER;
-	for (uint32_t k = turns->instance_count; k-- > 0;) {
-		const hr__instance *instance = &turns->instances[k];
-		uint32_t t = instance->tensor;
-		if (!is_kept(instance)) continue;
-		uint32_t next = latest[t];
-		latest[t] = k;
-		if (next == HR__PLAN_NEVER && !instance->ghost) continue;
-		if (drops != NULL) {
-			hr__plan_drop *drop = &drops[count];
-			*drop = (hr__plan_drop){ .tensor = t, .after = instance->last, .back_at = HR__PLAN_NEVER, .needed_by = HR__PLAN_NEVER };
-			drop->ghost = instance->ghost;
-			if (next != HR__PLAN_NEVER) {
-				drop->back_at = turns->instances[next].made;
-				drop->needed_by = needed[next];
-				drop->ghost = turns->instances[next].ghost;
-			}
-		}
-		count++;
-	}
-	return count;
-}
-
-/* Adds turns and drops to a plan for [derived], and names tensors in its moves. */
-static hr_status write_turns(hr__combining *c, const hr__derived *derived, hr__plan *out)
-{
-	const hr__turns *turns = &c->turns;
-	void *turn_block, *drop_block;
-	uint32_t *needed = hr__plan_scratch_take(&c->scratch, turns->instance_count, sizeof *needed);
-	uint32_t *latest = hr__plan_scratch_take(&c->scratch, c->ring->step->tensor_count, sizeof *latest);
-	if (needed == NULL || latest == NULL) return no_memory(c->ring);
-	for (uint32_t k = 0; k < out->move_count; k++) out->moves[k].tensor = turns->instances[out->moves[k].tensor].tensor;
-	if (turns->count == c->ring->n) return HR_OK;
-	find_needs(derived, turns, needed);
-	uint32_t count = list_drops(turns, latest, needed, NULL);
-	if (!take(turns->count, sizeof *out->turns, &turn_block)) return no_memory(c->ring);
-	out->turns = turn_block;
-	out->turn_count = turns->count;
-	memcpy(out->turns, turns->turns, turns->count * sizeof *out->turns);
-	if (!take(count, sizeof *out->drops, &drop_block)) return no_memory(c->ring);
-	out->drops = drop_block;
-	out->drop_count = count;
-	out->again_ns = turns->again_ns;
-	list_drops(turns, latest, needed, out->drops);
-	hr__sort(out->drops, count, sizeof *out->drops, drops_before, NULL);
-	return HR_OK;
-}
-
-static hr_status write_best(hr__combining *c, hr__plan *out)
-{
-	hr__derived derived;
-	hr__plan improved;
-	uint64_t cost, improved_cost;
-	memcpy(c->turns.dropped, c->best_drops, c->ring->gap_count * sizeof(bool));
-	memset(c->turns.banned, 0, c->ring->gap_count * sizeof(bool));
-	bool made = hr__turns_make(&c->turns);
-	HR_ASSERT(made);
-	if (!made || !hr__derived_open(&derived, &c->turns)) return no_memory(c->ring);
-	hr_status status = plan_derived(c, &derived, HR__MOVES_QUICK, out, &cost);
-	if (status == HR_OK && out->step_ns > c->ring->time[c->ring->n] + c->turns.again_ns) {
-		status = plan_derived(c, &derived, HR__MOVES_ALL, &improved, &improved_cost);
-		if (status == HR_OK && improved_cost < cost) {
-			hr__plan worse = *out;
-			*out = improved;
-			improved = worse;
-		}
-		if (status == HR_OK) hr__plan_free(&improved);
-	}
-	if (status == HR_OK) status = write_turns(c, &derived, out);
-	hr__derived_close(&derived);
-	if (status != HR_OK) hr__plan_free(out);
-	return status;
-}
-
-static hr_status search(hr__combining *c, hr__plan *out)
-{
-	uint32_t stage;
-	make_stages(c);
-	if (c->stage_count > 0 && (!bisect(c, &stage) || !refine(c, stage) || !toggle(c))) return c->status;
-	if (c->found) return write_best(c, out);
+	if (best->cost < UINT64_MAX && (best == &trial->both || hr__trial_fits_alone(trial))) return write_best(trial, best, out);
 	return hr__fail(HR_OUT_OF_MEMORY, "no way was found to run the step in %llu bytes by running ops again",
-	                (unsigned long long)c->ring->machine->memory);
+	                (unsigned long long)trial->ring->machine->memory);
 }
 
-/* Whether moving alone could be better than [plan]. */
-static hr_status may_be_beaten(const hr__plan_ring *ring, const hr__plan *plan, bool *out)
+/* Takes the plan of moving alone instead, if it is better. */
+static hr_status compare_with_moves(const hr__plan_ring *ring, hr__plan *out)
 {
-	uint64_t extra = 0;
-	hr_status status = hr__plan_ring_rough_bound(ring, &extra);
-	*out = plan->step_ns >= add_capped(ring->time[ring->n], extra);
-	return status;
-}
-
-static hr_status choose_better(const hr__plan_ring *ring, hr__plan *out)
-{
-	bool beaten;
 	hr__plan moves;
-	hr_status status = may_be_beaten(ring, out, &beaten);
-	if (status != HR_OK || !beaten) return status;
+	uint64_t extra = 0, bound;
+	hr_status status = hr__plan_ring_rough_bound(ring, &extra);
+	if (status != HR_OK) return status;
+	if (hr__add(ring->time[ring->n], extra, &bound) && out->step_ns < bound) return HR_OK; /* it cannot be */
 	status = hr__plan_moves_make(ring, HR__MOVES_ALL, &moves);
 	if (status != HR_OK) return status;
 	if (moves.step_ns <= out->step_ns) {
@@ -401,16 +231,16 @@ static hr_status choose_better(const hr__plan_ring *ring, hr__plan *out)
 
 hr_status hr__combined_make(const hr__plan_ring *ring, hr__plan_means means, hr__plan *out)
 {
-	hr__combining c = { .ring = ring, .means = means, .best_cost = UINT64_MAX };
+	hr__trial trial;
 	*out = (hr__plan){ 0 };
-	if (!open_combining(&c)) return no_memory(ring);
-	hr_status status = HR_OK;
-	bool none = c.recipes.droppable_count == 0;
-	if (!none || means == HR__PLAN_RECOMPUTE) status = search(&c, out);
-	close_combining(&c);
+	if (!hr__trial_open(&trial, ring)) return no_memory(ring);
+	bool can_drop = trial.recipes.droppable_count > 0;
+	hr_status status = HR_OUT_OF_MEMORY;
+	if (can_drop || means == HR__PLAN_RECOMPUTE) status = search(&trial, means, out);
+	hr__trial_close(&trial);
 	if (means == HR__PLAN_RECOMPUTE) return status;
-	if (none || status == HR_OUT_OF_MEMORY) return hr__plan_moves_make(ring, HR__MOVES_ALL, out);
-	if (status == HR_OK) status = choose_better(ring, out);
+	if (status == HR_OUT_OF_MEMORY) return hr__plan_moves_make(ring, HR__MOVES_ALL, out);
+	if (status == HR_OK && out->turn_count > 0) status = compare_with_moves(ring, out);
 	if (status != HR_OK) hr__plan_free(out);
 	return status;
 }

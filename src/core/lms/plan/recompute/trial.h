@@ -1,0 +1,43 @@
+/* trial.h - tries sets of dropped gaps, and keeps the best. Private to the planner. */
+#ifndef HR_LMS_PLAN_TRIAL_H
+#define HR_LMS_PLAN_TRIAL_H
+
+#include "core/lms/plan/recompute/drops.h"
+
+/* A set of dropped gaps, with what it costs. */
+typedef struct hr__drop_set {
+	bool *dropped; /* by gap */
+	uint32_t hold_ghosts, hold_others;
+	uint64_t cost; /* UINT64_MAX = nothing was tried, or it is not possible */
+} hr__drop_set;
+
+typedef struct hr__trial {
+	const hr__plan_ring *ring;
+	hr__plan_scratch scratch;
+	hr__recipes recipes;
+	hr__turns turns;
+	hr__drops drops;
+	uint64_t work; /* so far, in units of about 40 ns */
+	hr__drop_set alone, both; /* the best by recomputing alone, and with moves */
+} hr__trial;
+
+/* False if there is no memory. */
+bool hr__trial_open(hr__trial *trial, const hr__plan_ring *ring);
+void hr__trial_close(hr__trial *trial);
+
+/* Drops the gaps of [set] in the turns. */
+void hr__trial_use(hr__trial *trial, const hr__drop_set *set);
+
+/* Tries the gaps that are dropped in the turns, without moves. The cost is the time of the step, or more than that of any step: the
+ * bytes that do not fit. */
+void hr__trial_alone(hr__trial *trial);
+bool hr__trial_fits_alone(const hr__trial *trial);
+
+/* Tries them with moves. The cost is the time of the step, and a little for copies. *waits is the time that ops wait for copies;
+ * UINT64_MAX if it does not fit. HR_NO_HOST_MEMORY. */
+hr_status hr__trial_both(hr__trial *trial, uint64_t *waits);
+
+/* Writes the plan for [set]. HR_NO_HOST_MEMORY; then there is nothing to free. */
+hr_status hr__trial_write(hr__trial *trial, const hr__drop_set *set, hr__plan *out);
+
+#endif
