@@ -11,6 +11,7 @@
 
 #define STRATEGIES 4        /* strategies that are improved */
 #define MOST_WORK 400000u   /* limit for avoiding gaps that cost time: about 30 ms */
+#define SOME_WORK 50000u    /* the same for some effort: about 4 ms */
 #define LINK_NS_OF_A_NS 256 /* saving this much time of the links is worth 1 ns more of the step */
 
 /* Prefers less time and, at about equal time, less work for the links: fewer bytes, in fewer copies. */
@@ -258,11 +259,13 @@ hr_status hr__plan_moves_make(const hr__plan_ring *ring, hr__plan_effort effort,
 	if (hr__plan_draft_open(&best, &drafting) && hr__plan_draft_open(&current, &drafting) &&
 	    hr__plan_draft_open(&draft, &drafting) &&
 	    (tried = hr__plan_scratch_take(&drafting.scratch, ring->gap_count, sizeof *tried)) != NULL) {
-		if (effort == HR__MOVES_QUICK) {
-			find_quickly(&drafting, &draft, strategies);
-			make_draft(&drafting, &best, &strategies[0].strategy);
-		} else {
+		if (effort == HR__MOVES_ALL) {
 			find_all(&drafting, &best, &current, &draft, tried);
+		} else {
+			find_quickly(&drafting, &draft, strategies);
+			drafting.work = 0;
+			improve(&drafting, &best, &draft, &strategies[0].strategy, tried, effort == HR__MOVES_SOME ? SOME_WORK : 0);
+			hr__plan_draft_simulate(&drafting, &best);
 		}
 		status = write_plan(&drafting, &best, out);
 	} else {

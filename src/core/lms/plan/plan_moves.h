@@ -6,6 +6,7 @@
 
 typedef enum hr__plan_effort {
 	HR__MOVES_ALL,   /* all strategies; the best are improved */
+	HR__MOVES_SOME,  /* a few strategies; the best is improved a little */
 	HR__MOVES_QUICK, /* a few strategies, to compare one step with another */
 } hr__plan_effort;
 

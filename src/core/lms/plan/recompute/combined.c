@@ -38,12 +38,15 @@ static bool open_stages(hr__stages *stages, hr__trial *trial)
 	*stages = (hr__stages){ .trial = trial };
 	uint32_t gaps = trial->ring->gap_count;
 	stages->allowed = hr__plan_scratch_take(&stages->scratch, trial->ring->n, sizeof *stages->allowed);
+	uint32_t tensors = trial->ring->step->tensor_count;
 	bool *dropped = hr__plan_scratch_take(&stages->scratch, (uint64_t)STAGES_MAX * gaps, sizeof *dropped);
-	if (stages->allowed == NULL || dropped == NULL) {
+	bool *brief = hr__plan_scratch_take(&stages->scratch, (uint64_t)STAGES_MAX * tensors, sizeof *brief);
+	if (stages->allowed == NULL || dropped == NULL || brief == NULL) {
 		hr__plan_scratch_free(&stages->scratch);
 		return false;
 	}
-	for (uint32_t i = 0; i < STAGES_MAX; i++) stages->sets[i].dropped = dropped + (size_t)i * gaps;
+	for (uint32_t i = 0; i < STAGES_MAX; i++)
+		stages->sets[i] = (hr__drop_set){ dropped + (size_t)i * gaps, brief + (size_t)i * tensors, UINT64_MAX };
 	return true;
 }
 
@@ -55,24 +58,20 @@ static hr__drop_choice choice_of(hr__stages *stages, uint64_t more)
 	return (hr__drop_choice){ .allowed = stages->allowed, .crest = CREST, .most_ns_per_mib = UINT64_MAX };
 }
 
-/* Stages with less and less excess, down to none if that is possible. Copies are held for up to [hold] ops. */
-static void make_stages(hr__stages *stages, uint32_t hold)
+/* Stages with less and less excess, down to none if that is possible. */
+static void make_stages(hr__stages *stages)
 {
-	hr__turns *turns = &stages->trial->turns;
-	uint32_t gaps = stages->trial->ring->gap_count;
+	hr__trial *trial = stages->trial;
 	hr__drop_choice choice = choice_of(stages, 0);
-	turns->hold_ghosts = turns->hold_others = hold;
-	memset(turns->dropped, 0, gaps * sizeof *turns->dropped);
-	memset(turns->banned, 0, gaps * sizeof *turns->banned);
+	trial->drops.least_bytes = 0;
 	stages->count = 0;
 	for (bool more = true; more && stages->count < STAGES_MAX;) {
-		hr__trial_alone(stages->trial);
-		hr__drop_set *set = &stages->sets[stages->count];
-		memcpy(set->dropped, turns->dropped, gaps * sizeof *set->dropped);
-		set->hold_ghosts = set->hold_others = hold;
-		set->cost = 0;
-		stages->excess[stages->count++] = hr__drops_excess(&stages->trial->drops, &choice);
-		more = hr__drops_step(&stages->trial->drops, &choice);
+		if (!hr__drops_make(&trial->drops, &choice)) return;
+		hr__trial_judge_alone(trial);
+		hr__trial_save(trial, &stages->sets[stages->count]);
+		stages->sets[stages->count].cost = 0;
+		stages->excess[stages->count++] = hr__drops_excess(&trial->drops, &choice);
+		more = hr__drops_step(&trial->drops, &choice);
 	}
 }
 
@@ -95,16 +94,11 @@ static void change_alone(hr__trial *trial, uint64_t most_work)
 	}
 }
 
-/* The stages that are left are those whose last one is best. */
 static void plan_alone(hr__stages *stages)
 {
-	hr__trial *trial = stages->trial;
-	uint32_t n = trial->ring->n, holds[] = { n, n / 16, 0 };
-	make_stages(stages, holds[0]);
-	for (int i = 1; i < 3 && !hr__trial_fits_alone(trial); i++) make_stages(stages, holds[i]);
-	if (trial->alone.hold_others != stages->sets[0].hold_others) make_stages(stages, trial->alone.hold_others);
-	trial->work = 0;
-	change_alone(trial, ALONE_WORK);
+	make_stages(stages);
+	stages->trial->work = 0;
+	change_alone(stages->trial, ALONE_WORK);
 }
 
 /* ---- with moves ---- */

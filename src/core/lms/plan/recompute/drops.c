@@ -5,17 +5,21 @@
 #include "core/base/sort.h"
 
 #define ROUNDS_MAX 200u
+#define LEAST_SHARE 4096u /* tensors of less than this part of the excess are kept */
 #define SHARE_OF_ROUND 6u /* a round removes this part of the highest excess */
 
 bool hr__drops_open(hr__drops *drops, hr__turns *turns)
 {
 	const hr__plan_ring *ring = turns->recipes->ring;
+	uint64_t tensors = ring->step->tensor_count, candidates = ring->gap_count + tensors;
 	*drops = (hr__drops){ .turns = turns };
 	if ((drops->excess = hr__plan_scratch_take(&drops->scratch, turns->room + 2, sizeof(uint64_t))) != NULL &&
 	    (drops->weight = hr__plan_scratch_take(&drops->scratch, turns->room + 2, sizeof(uint64_t))) != NULL &&
-	    (drops->order = hr__plan_scratch_take(&drops->scratch, ring->gap_count, sizeof(uint32_t))) != NULL &&
-	    (drops->score = hr__plan_scratch_take(&drops->scratch, ring->gap_count, sizeof(double))) != NULL &&
-	    (drops->taken = hr__plan_scratch_take(&drops->scratch, ring->step->tensor_count, sizeof(uint32_t))) != NULL)
+	    (drops->order = hr__plan_scratch_take(&drops->scratch, candidates, sizeof(uint32_t))) != NULL &&
+	    (drops->score = hr__plan_scratch_take(&drops->scratch, candidates, sizeof(double))) != NULL &&
+	    (drops->gain = hr__plan_scratch_take(&drops->scratch, tensors, sizeof(double))) != NULL &&
+	    (drops->cost = hr__plan_scratch_take(&drops->scratch, tensors, sizeof(uint64_t))) != NULL &&
+	    (drops->taken = hr__plan_scratch_take(&drops->scratch, tensors, sizeof(uint32_t))) != NULL)
 		return true;
 	hr__drops_close(drops);
 	return false;
@@ -81,24 +85,58 @@ static double gain_of(const hr__drops *drops, uint32_t g)
 	uint32_t first = turns->turn_of[gap->from] + 1, end = turns->needed_at[g];
 	if (end <= first) return 0;
 	double bytes = (double)gap->bytes * (double)(drops->weight[end] - drops->weight[first]);
-	double excess = (double)(drops->excess[end] - drops->excess[first]);
-	return bytes < excess ? bytes : excess;
+	double excess = (double)(drops->excess[end] - drops->excess[first]), gain = bytes < excess ? bytes : excess;
+	if (turns->early_bytes[g] == 0) return gain;
+	uint32_t until = turns->turn_of[turns->early_until[g]];
+	if (until <= end) return gain;
+	return gain - (double)turns->early_bytes[g] * (double)(drops->weight[until] - drops->weight[end]);
 }
 
-static uint32_t list_candidates(hr__drops *drops, const hr__drop_choice *choice, uint64_t most)
+static uint32_t list_gaps(hr__drops *drops, const hr__drop_choice *choice)
 {
 	const hr__turns *turns = drops->turns;
 	uint32_t count = 0;
 	for (uint32_t g = 0; g < turns->recipes->ring->gap_count; g++) {
 		const hr__plan_gap *gap = &turns->recipes->ring->gaps[g];
 		if (turns->dropped[g] || turns->price_ns[g] == UINT64_MAX || turns->needed_at[g] == HR__PLAN_NEVER) continue;
-		if (gap->bytes < most / 4096) continue;
 		if ((double)turns->price_ns[g] * 1048576.0 > (double)choice->most_ns_per_mib * (double)gap->bytes) continue;
 		double gain = gain_of(drops, g);
 		if (gain <= 0) continue;
 		drops->score[g] = ((double)turns->price_ns[g] + 1) / gain;
 		drops->order[count++] = g;
 	}
+	return count;
+}
+
+/* Adds tensors whose copies are held where there is an excess. */
+static uint32_t list_held(hr__drops *drops, uint32_t count)
+{
+	const hr__turns *turns = drops->turns;
+	const hr__plan_ring *ring = turns->recipes->ring;
+	for (uint32_t k = 0; k < turns->held_count; k++) drops->gain[turns->held[k].tensor] = 0;
+	for (uint32_t k = 0; k < turns->held_count; k++) {
+		const hr__held *held = &turns->held[k];
+		uint64_t turns_over = drops->weight[held->end] - drops->weight[held->first];
+		if (turns_over == 0) continue;
+		if (drops->gain[held->tensor] == 0) drops->cost[held->tensor] = 0;
+		double bytes = (double)ring->step->tensors[held->tensor].bytes * (double)turns_over;
+		double excess = (double)(drops->excess[held->end] - drops->excess[held->first]);
+		drops->gain[held->tensor] += bytes < excess ? bytes : excess;
+		drops->cost[held->tensor] += ring->step->ops[turns->recipes->maker[held->tensor]].ns;
+	}
+	for (uint32_t k = 0; k < turns->held_count; k++) {
+		uint32_t t = turns->held[k].tensor, candidate = ring->gap_count + t;
+		if (drops->gain[t] <= 0) continue;
+		drops->score[candidate] = ((double)drops->cost[t] + 1) / drops->gain[t];
+		drops->order[count++] = candidate;
+		drops->gain[t] = 0; /* only once */
+	}
+	return count;
+}
+
+static uint32_t list_candidates(hr__drops *drops, const hr__drop_choice *choice)
+{
+	uint32_t count = list_held(drops, list_gaps(drops, choice));
 	hr__sort(drops->order, count, sizeof *drops->order, better, drops->score);
 	return count;
 }
@@ -124,24 +162,38 @@ static void touch(hr__drops *drops, uint32_t tensor)
 			drops->taken[step->uses[u].tensor] = drops->round;
 }
 
-/* Drops the best candidates. False if there are none. */
+/* Takes a candidate; returns the bytes that go away at turn [where]. */
+static uint64_t take_candidate(hr__drops *drops, uint32_t candidate, uint32_t where)
+{
+	hr__turns *turns = drops->turns;
+	const hr__plan_ring *ring = turns->recipes->ring;
+	if (candidate >= ring->gap_count) {
+		turns->brief[candidate - ring->gap_count] = true;
+		return 0;
+	}
+	const hr__plan_gap *gap = &ring->gaps[candidate];
+	turns->dropped[candidate] = true;
+	return turns->turn_of[gap->from] < where && where < turns->needed_at[candidate] ? gap->bytes : 0;
+}
+
+/* Takes the best candidates. False if there are none. */
 static bool take_best(hr__drops *drops, const hr__drop_choice *choice, uint64_t most, uint32_t where)
 {
 	hr__turns *turns = drops->turns;
-	uint32_t count = list_candidates(drops, choice, most), took = 0;
+	const hr__plan_ring *ring = turns->recipes->ring;
+	uint32_t count = list_candidates(drops, choice), took = 0;
 	uint64_t gone = 0, enough = most / SHARE_OF_ROUND;
 	double limit = count > 0 ? 1.5 * drops->score[drops->order[0]] : 0;
 	drops->round++;
 	turns->work += 8 * count;
 	for (uint32_t k = 0; k < count && (took == 0 || gone < enough); k++) {
-		uint32_t g = drops->order[k];
-		const hr__plan_gap *gap = &turns->recipes->ring->gaps[g];
-		if (drops->score[g] > limit) break;
-		if (is_touched(drops, gap->tensor)) continue;
-		touch(drops, gap->tensor);
-		turns->dropped[g] = true;
+		uint32_t candidate = drops->order[k];
+		uint32_t tensor = candidate < ring->gap_count ? ring->gaps[candidate].tensor : candidate - ring->gap_count;
+		if (drops->score[candidate] > limit) break;
+		if (is_touched(drops, tensor)) continue;
+		touch(drops, tensor);
+		gone += take_candidate(drops, candidate, where);
 		took++;
-		if (turns->turn_of[gap->from] < where && where < turns->needed_at[g]) gone += gap->bytes;
 	}
 	return took > 0;
 }
@@ -155,11 +207,19 @@ bool hr__drops_step(hr__drops *drops, const hr__drop_choice *choice)
 	return take_best(drops, choice, most, where);
 }
 
+bool hr__drops_make(hr__drops *drops, const hr__drop_choice *choice)
+{
+	if (!hr__turns_make(drops->turns, drops->least_bytes)) return false;
+	drops->least_bytes = hr__drops_excess(drops, choice) / LEAST_SHARE;
+	return true;
+}
+
 bool hr__drops_choose(hr__drops *drops, const hr__drop_choice *choice)
 {
+	drops->least_bytes = 0;
 	for (uint32_t round = 0; round < ROUNDS_MAX; round++) {
-		if (!hr__turns_make(drops->turns)) return false;
+		if (!hr__drops_make(drops, choice)) return false;
 		if (!hr__drops_step(drops, choice)) return true;
 	}
-	return hr__turns_make(drops->turns);
+	return hr__turns_make(drops->turns, HR__TURNS_NO_PRICES);
 }

@@ -1,4 +1,4 @@
-/* drops.h - chooses which gaps are dropped, so that little time is spent on running ops again. Private to the planner. */
+/* drops.h - chooses which gaps are dropped and which tensors are brief, so that little time is spent on running ops again. Private to the planner. */
 #ifndef HR_LMS_PLAN_DROPS_H
 #define HR_LMS_PLAN_DROPS_H
 
@@ -14,14 +14,21 @@ typedef struct hr__drops {
 	hr__turns *turns;
 	hr__plan_scratch scratch;
 	uint64_t *excess, *weight; /* by turn: sums of the bytes above what is allowed, and of turns that count, before the turn */
-	uint32_t *order;           /* candidates, best first */
-	double *score;             /* by gap: time for each byte of excess that goes away */
+	/* Candidates: gaps to drop, and tensors to make brief, whose number is added to that of gaps. */
+	uint32_t *order; /* best first */
+	double *score;   /* time for each byte of excess that goes away */
+	double *gain;    /* by tensor: excess that goes away if it is brief */
+	uint64_t *cost;  /* by tensor: time that this takes */
 	uint32_t *taken;           /* by tensor: the round in which it, or an output of the same op, was dropped, or an input of that op */
 	uint32_t round;
+	uint64_t least_bytes; /* smaller tensors are kept */
 } hr__drops;
 
 bool hr__drops_open(hr__drops *drops, hr__turns *turns);
 void hr__drops_close(hr__drops *drops);
+
+/* Makes the turns with the current drops. False if there are too many. Begin with [least_bytes] 0. */
+bool hr__drops_make(hr__drops *drops, const hr__drop_choice *choice);
 
 /* Drops the best gaps, given the turns as they are. False if nothing is in excess, or nothing helps. */
 bool hr__drops_step(hr__drops *drops, const hr__drop_choice *choice);

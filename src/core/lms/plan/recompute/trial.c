@@ -31,7 +31,8 @@ static bool open_set(hr__trial *trial, hr__drop_set *set)
 {
 	*set = (hr__drop_set){ .cost = UINT64_MAX };
 	set->dropped = hr__plan_scratch_take(&trial->scratch, trial->ring->gap_count, sizeof *set->dropped);
-	return set->dropped != NULL;
+	set->brief = hr__plan_scratch_take(&trial->scratch, trial->ring->step->tensor_count, sizeof *set->brief);
+	return set->dropped != NULL && set->brief != NULL;
 }
 
 bool hr__trial_open(hr__trial *trial, const hr__plan_ring *ring)
@@ -58,9 +59,13 @@ static void keep_if_best(hr__trial *trial, hr__drop_set *set, uint64_t cost)
 {
 	if (cost >= set->cost) return;
 	set->cost = cost;
-	set->hold_ghosts = trial->turns.hold_ghosts;
-	set->hold_others = trial->turns.hold_others;
+	hr__trial_save(trial, set);
+}
+
+void hr__trial_save(const hr__trial *trial, hr__drop_set *set)
+{
 	memcpy(set->dropped, trial->turns.dropped, trial->ring->gap_count * sizeof *set->dropped);
+	memcpy(set->brief, trial->turns.brief, trial->ring->step->tensor_count * sizeof *set->brief);
 }
 
 void hr__trial_use(hr__trial *trial, const hr__drop_set *set)
@@ -68,17 +73,20 @@ void hr__trial_use(hr__trial *trial, const hr__drop_set *set)
 	HR_ASSERT(set->cost < UINT64_MAX);
 	memcpy(trial->turns.dropped, set->dropped, trial->ring->gap_count * sizeof *set->dropped);
 	memset(trial->turns.banned, 0, trial->ring->gap_count * sizeof *trial->turns.banned);
-	trial->turns.hold_ghosts = set->hold_ghosts;
-	trial->turns.hold_others = set->hold_others;
+	memcpy(trial->turns.brief, set->brief, trial->ring->step->tensor_count * sizeof *set->brief);
 }
 
 /* ---- alone ---- */
 
 void hr__trial_alone(hr__trial *trial)
 {
-	uint64_t most = 0, memory = trial->ring->machine->memory;
 	trial->work += trial->turns.count / 2 + trial->ring->gap_count / 2;
-	if (!hr__turns_make(&trial->turns)) return;
+	if (hr__turns_make(&trial->turns, HR__TURNS_NO_PRICES)) hr__trial_judge_alone(trial);
+}
+
+void hr__trial_judge_alone(hr__trial *trial)
+{
+	uint64_t most = 0, memory = trial->ring->machine->memory;
 	for (uint32_t i = 0; i < trial->turns.count; i++)
 		if (trial->turns.occupied[i] > most) most = trial->turns.occupied[i];
 	uint64_t step_ns = add_capped(trial->ring->time[trial->ring->n], trial->turns.again_ns);
@@ -140,7 +148,7 @@ hr_status hr__trial_both(hr__trial *trial, uint64_t *waits)
 	uint64_t cost;
 	*waits = UINT64_MAX;
 	trial->work += trial->turns.count / 2;
-	if (!hr__turns_make(&trial->turns)) return HR_OK;
+	if (!hr__turns_make(&trial->turns, HR__TURNS_NO_PRICES)) return HR_OK;
 	if (!hr__derived_open(&derived, &trial->turns)) return no_memory(trial->ring);
 	hr_status status = plan_derived(trial, &derived.step, HR__MOVES_QUICK, &plan, &cost);
 	hr__derived_close(&derived);
@@ -237,7 +245,7 @@ static hr_status plan_moves_of(hr__trial *trial, const hr__plan_step *step, hr__
 	uint64_t cost, other_cost;
 	hr_status status = plan_derived(trial, step, HR__MOVES_QUICK, out, &cost);
 	if (status != HR_OK || out->step_ns == trial->ring->time[trial->ring->n] + trial->turns.again_ns) return status;
-	status = plan_derived(trial, step, HR__MOVES_ALL, &other, &other_cost);
+	status = plan_derived(trial, step, trial->turns.count == trial->ring->n ? HR__MOVES_ALL : HR__MOVES_SOME, &other, &other_cost);
 	if (status == HR_OK && other_cost < cost) {
 		hr__plan worse = *out;
 		*out = other;
@@ -253,7 +261,7 @@ hr_status hr__trial_write(hr__trial *trial, const hr__drop_set *set, hr__plan *o
 	hr__plan_scratch scratch = { 0 };
 	*out = (hr__plan){ 0 };
 	hr__trial_use(trial, set);
-	bool made = hr__turns_make(&trial->turns);
+	bool made = hr__turns_make(&trial->turns, HR__TURNS_NO_PRICES);
 	HR_ASSERT(made);
 	if (!made) return hr__fail(HR_OUT_OF_MEMORY, "the plan has too many turns");
 	if (trial->turns.count == trial->ring->n) return plan_moves_of(trial, trial->ring->step, out); /* nothing runs again */

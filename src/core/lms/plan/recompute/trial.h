@@ -4,10 +4,10 @@
 
 #include "core/lms/plan/recompute/drops.h"
 
-/* A set of dropped gaps, with what it costs. */
+/* A set of dropped gaps and brief tensors, with what it costs. */
 typedef struct hr__drop_set {
 	bool *dropped; /* by gap */
-	uint32_t hold_ghosts, hold_others;
+	bool *brief;   /* by tensor */
 	uint64_t cost; /* UINT64_MAX = nothing was tried, or it is not possible */
 } hr__drop_set;
 
@@ -25,12 +25,17 @@ typedef struct hr__trial {
 bool hr__trial_open(hr__trial *trial, const hr__plan_ring *ring);
 void hr__trial_close(hr__trial *trial);
 
-/* Drops the gaps of [set] in the turns. */
+/* Drops the gaps of [set] in the turns, and no others. */
 void hr__trial_use(hr__trial *trial, const hr__drop_set *set);
+
+/* Sets the gaps and tensors of [set] to those of the turns. */
+void hr__trial_save(const hr__trial *trial, hr__drop_set *set);
 
 /* Tries the gaps that are dropped in the turns, without moves. The cost is the time of the step, or more than that of any step: the
  * bytes that do not fit. */
 void hr__trial_alone(hr__trial *trial);
+/* The same for turns that have been made. */
+void hr__trial_judge_alone(hr__trial *trial);
 bool hr__trial_fits_alone(const hr__trial *trial);
 
 /* Tries them with moves. The cost is the time of the step, and a little for copies. *waits is the time that ops wait for copies;

@@ -22,7 +22,7 @@ typedef struct hr__turns_frame {
 bool hr__turns_open(hr__turns *turns, const hr__recipes *recipes)
 {
 	const hr__plan_step *step = recipes->ring->step;
-	*turns = (hr__turns){ .recipes = recipes, .hold_ghosts = step->op_count, .hold_others = step->op_count };
+	*turns = (hr__turns){ .recipes = recipes };
 	hr__plan_scratch *scratch = &turns->scratch;
 	uint64_t gaps = recipes->ring->gap_count, tensors = step->tensor_count, ops = step->op_count;
 	uint64_t room = ops * TURNS_PER_OP + 64, instances = tensors + step->use_count * (uint64_t)INSTANCES_PER_USE + 64;
@@ -31,8 +31,12 @@ bool hr__turns_open(hr__turns *turns, const hr__recipes *recipes)
 	turns->instance_room = (uint32_t)instances;
 	if ((turns->dropped = hr__plan_scratch_take(scratch, gaps, sizeof(bool))) != NULL &&
 	    (turns->banned = hr__plan_scratch_take(scratch, gaps, sizeof(bool))) != NULL &&
+	    (turns->brief = hr__plan_scratch_take(scratch, tensors, sizeof(bool))) != NULL &&
+	    (turns->held = hr__plan_scratch_take(scratch, room, sizeof(hr__held))) != NULL &&
 	    (turns->price_ns = hr__plan_scratch_take(scratch, gaps, sizeof(uint64_t))) != NULL &&
 	    (turns->needed_at = hr__plan_scratch_take(scratch, gaps, sizeof(uint32_t))) != NULL &&
+	    (turns->early_bytes = hr__plan_scratch_take(scratch, gaps, sizeof(uint64_t))) != NULL &&
+	    (turns->early_until = hr__plan_scratch_take(scratch, gaps, sizeof(uint32_t))) != NULL &&
 	    (turns->turns = hr__plan_scratch_take(scratch, room, sizeof(hr__plan_turn))) != NULL &&
 	    (turns->turn_of = hr__plan_scratch_take(scratch, ops, sizeof(uint32_t))) != NULL &&
 	    (turns->occupied = hr__plan_scratch_take(scratch, room + 2, sizeof(uint64_t))) != NULL &&
@@ -76,7 +80,17 @@ static bool has_copy(const hr__turns *turns, uint32_t tensor, uint32_t op)
 {
 	if (turns->copy[tensor] == HR__PLAN_NEVER) return false;
 	HR_ASSERT(turns->touched[tensor] <= op);
-	return op - turns->touched[tensor] <= (turns->state[tensor] == DEAD ? turns->hold_ghosts : turns->hold_others);
+	return !turns->brief[tensor] || turns->touched[tensor] == op;
+}
+
+/* A copy is needed by turn [turn], before op [before]. */
+static void hold_copy(hr__turns *turns, uint32_t tensor, uint32_t turn, uint32_t before)
+{
+	const hr__instance *copy = &turns->instances[turns->copy[tensor]];
+	HR_ASSERT(has_copy(turns, tensor, before));
+	if (turns->touched[tensor] < before && bytes_of(turns, tensor) >= turns->priced_bytes && turns->held_count < turns->room)
+		turns->held[turns->held_count++] = (hr__held){ tensor, copy->last + 1, turn };
+	turns->touched[tensor] = before;
 }
 
 /* Counts the memory of a copy after the turn that made it. */
@@ -105,15 +119,26 @@ static bool can_make(const hr__turns *turns, uint32_t tensor, uint32_t reader, u
 	return maker != HR__PLAN_NEVER && recipes->rewritten[tensor] > reader && recipes->valid_until[maker] >= before;
 }
 
-/* Time of the ops that would have to run before op [before] to make [tensor] again, which is resident. */
-static uint64_t price(hr__turns *turns, uint32_t tensor, uint32_t before)
+/* Counts a dropped tensor that comes back early if the gap is dropped. */
+static void note_early(hr__turns *turns, uint32_t gap, uint32_t tensor, double *sum)
+{
+	uint64_t bytes = bytes_of(turns, tensor);
+	turns->early_bytes[gap] += bytes;
+	*sum += (double)bytes * turns->recipes->ring->gaps[turns->gap_of[tensor]].to;
+}
+
+/* Finds what it would take to make [tensor], which is resident in [gap], again before op [before]. */
+static void find_price(hr__turns *turns, uint32_t gap, uint32_t tensor, uint32_t before)
 {
 	const hr__recipes *recipes = turns->recipes;
 	const hr__plan_step *step = recipes->ring->step;
 	hr__turns_frame *stack = turns->price_stack;
 	uint32_t depth = 0, looked = 0, maker = recipes->maker[tensor];
+	double early_sum = 0;
 	uint64_t ns = 0;
-	if (recipes->valid_until[maker] < before) return UINT64_MAX;
+	turns->price_ns[gap] = UINT64_MAX;
+	turns->early_bytes[gap] = 0;
+	if (recipes->valid_until[maker] < before) return;
 	turns->walk++;
 	turns->stamp[maker] = turns->walk;
 	stack[depth++] = (hr__turns_frame){ .op = maker, .use = step->ops[maker].first_use, .tensor = tensor };
@@ -127,24 +152,26 @@ static uint64_t price(hr__turns *turns, uint32_t tensor, uint32_t before)
 		uint32_t use = frame->use++, input = step->uses[use].tensor;
 		if (!is_input_missing(turns, frame->op, use, before)) continue;
 		uint32_t ghosts = turns->state[input] == DEAD ? frame->ghosts + 1 : 0;
-		if (!can_make(turns, input, frame->op, before) || ghosts > HR__GHOST_DEPTH || ++looked > PRICED_OPS_MAX) return UINT64_MAX;
+		if (!can_make(turns, input, frame->op, before) || ghosts > HR__GHOST_DEPTH || ++looked > PRICED_OPS_MAX) return;
 		maker = recipes->maker[input];
 		if (turns->stamp[maker] == turns->walk) continue;
+		if (turns->state[input] == DROPPED) note_early(turns, gap, input, &early_sum);
 		turns->stamp[maker] = turns->walk;
 		stack[depth++] = (hr__turns_frame){ maker, step->ops[maker].first_use, input, ghosts };
 	}
 	turns->work += looked;
-	return ns;
+	turns->price_ns[gap] = ns;
+	if (turns->early_bytes[gap] > 0) turns->early_until[gap] = (uint32_t)(early_sum / (double)turns->early_bytes[gap]);
 }
 
 /* Notes that a kept tensor is needed by turn [turn], before op [before]. */
 static void note_need(hr__turns *turns, uint32_t tensor, uint32_t turn, uint32_t before)
 {
 	uint32_t gap = turns->gap_of[tensor];
-	if (gap == HR__PLAN_NO_GAP || !turns->recipes->droppable[gap] || turns->banned[gap]) return;
-	if (turns->needed_at[gap] != HR__PLAN_NEVER) return;
+	if (gap == HR__PLAN_NO_GAP || bytes_of(turns, tensor) < turns->priced_bytes) return;
+	if (!turns->recipes->droppable[gap] || turns->banned[gap] || turns->needed_at[gap] != HR__PLAN_NEVER) return;
 	turns->needed_at[gap] = turn;
-	turns->price_ns[gap] = price(turns, tensor, before);
+	find_price(turns, gap, tensor, before);
 }
 
 /* ---- running again ---- */
@@ -227,7 +254,7 @@ static hr__turns_result make_again(hr__turns *turns, uint32_t tensor, uint32_t b
 		uint32_t use = frame->use++, input = step->uses[use].tensor;
 		if (!hr__recipes_is_input(recipes, frame->op, use) || turns->state[input] == RESIDENT) continue;
 		if (has_copy(turns, input, before)) {
-			turns->touched[input] = before;
+			hold_copy(turns, input, turns->count, before);
 			continue;
 		}
 		uint32_t ghosts = turns->state[input] == DEAD ? frame->ghosts + 1 : 0;
@@ -249,6 +276,7 @@ static hr__turns_result bring_back(hr__turns *turns, uint32_t op)
 		if (turns->state[t] != DROPPED) continue;
 		hr__turns_result result = has_copy(turns, t, op) ? MADE : make_again(turns, t, op);
 		if (result != MADE) return result;
+		hold_copy(turns, t, turns->count, op);
 		hr__instance *copy = &turns->instances[turns->copy[t]];
 		copy->last = HR__PLAN_NEVER;
 		turns->change[copy->made + 1] += bytes_of(turns, t);
@@ -303,7 +331,7 @@ static hr__turns_result run_op(hr__turns *turns, uint32_t op)
 static hr__turns_result begin(hr__turns *turns)
 {
 	const hr__plan_ring *ring = turns->recipes->ring;
-	turns->count = turns->instance_count = 0;
+	turns->count = turns->instance_count = turns->held_count = 0;
 	turns->again_ns = 0;
 	memset(turns->change, 0, (turns->room + 2) * sizeof *turns->change);
 	for (uint32_t g = 0; g < ring->gap_count; g++) {
@@ -333,9 +361,10 @@ static void sum_up(hr__turns *turns)
 	turns->work += turns->count + turns->recipes->ring->gap_count;
 }
 
-bool hr__turns_make(hr__turns *turns)
+bool hr__turns_make(hr__turns *turns, uint64_t priced_bytes)
 {
 	hr__turns_result result;
+	turns->priced_bytes = priced_bytes;
 	do {
 		result = begin(turns);
 		for (uint32_t i = 0; i < turns->recipes->ring->n && result == MADE; i++) result = run_op(turns, i);

@@ -7,14 +7,16 @@
  *   needed      at the end of the gap, or earlier as the input of an op that runs again
  *   made again  just before the op that needs it, after whatever inputs are missing. An op that runs again makes all of its outputs
  *
- * A COPY is an output of an op that ran again. It is held as long as it is needed again within [hold] ops, otherwise its memory is
- * freed after its last use, and the op runs once more when needed. A copy of a tensor that the step has destroyed is a GHOST. A copy
- * that is needed at the end of the gap becomes the tensor. An output that is still there is made a second time, and freed at once. */
+ * A COPY is an output of an op that ran again. It is HELD until it is needed for the last time. A copy of a BRIEF tensor is not: it is
+ * freed when the op of the step before which it was made comes next, and the op runs once more when needed. A copy of a tensor that
+ * the step has destroyed is a GHOST. A copy that is needed at the end of the gap becomes the tensor. An output that is still there is
+ * made a second time, and freed at once. */
 #ifndef HR_LMS_PLAN_TURNS_H
 #define HR_LMS_PLAN_TURNS_H
 
 #include "core/lms/plan/recompute/recipes.h"
 
+#define HR__TURNS_NO_PRICES UINT64_MAX
 #define HR__GHOST_DEPTH 32u /* most ghosts in a row in a chain of recipes */
 
 /* A tensor during a time in which it has memory. */
@@ -26,15 +28,20 @@ typedef struct hr__instance {
 	bool ghost;          /* the tensor was destroyed before */
 } hr__instance;
 
+/* A time between two turns that need a copy. */
+typedef struct hr__held {
+	uint32_t tensor, first, end; /* turns: after the one that needed it, up to the one that needs it again */
+} hr__held;
+
 typedef struct hr__turns {
 	const hr__recipes *recipes;
 	hr__plan_scratch scratch;
 	uint64_t work; /* so far, in units of about 10 ns */
 
-	/* which gaps are dropped */
+	/* which gaps are dropped, and which tensors are brief */
 	bool *dropped; /* by gap */
 	bool *banned;  /* by gap: dropping it is not possible with the others; set by hr__turns_make */
-	uint32_t hold_ghosts, hold_others; /* ops */
+	bool *brief;   /* by tensor */
 
 	/* the result */
 	hr__plan_turn *turns;
@@ -46,8 +53,17 @@ typedef struct hr__turns {
 	uint32_t instance_count, instance_room;
 
 	/* what it would cost to drop a gap that is kept */
+	uint64_t priced_bytes;
 	uint64_t *price_ns;  /* by gap: time of the ops that would run again; UINT64_MAX = it may not be dropped */
 	uint32_t *needed_at; /* by gap: the turn by which it would have to be back */
+	/* By gap: bytes of other dropped tensors that would have to be back by then, too, and the op at which they are needed now, on
+	 * average. */
+	uint64_t *early_bytes;
+	uint32_t *early_until;
+
+	/* Times in which copies are held, only if there are prices. Those that there is no room for are left out. */
+	hr__held *held;
+	uint32_t held_count;
 
 	/* while turns are made */
 	uint8_t *state;     /* by tensor */
@@ -61,11 +77,12 @@ typedef struct hr__turns {
 	struct hr__turns_frame *stack, *price_stack; /* a price is found while a chain is made */
 } hr__turns;
 
-/* Nothing is dropped at first. False if there is no memory. */
+/* Nothing is dropped, and no tensor is brief, at first. False if there is no memory. */
 bool hr__turns_open(hr__turns *turns, const hr__recipes *recipes);
 void hr__turns_close(hr__turns *turns);
 
-/* Makes the turns. Gaps whose tensor could not be made again are banned, and kept. False if there are too many turns. */
-bool hr__turns_make(hr__turns *turns);
+/* Makes the turns. Gaps whose tensor could not be made again are banned, and kept. Gaps of tensors of [priced_bytes] and more get
+ * prices; HR__TURNS_NO_PRICES = none does. False if there are too many turns. */
+bool hr__turns_make(hr__turns *turns, uint64_t priced_bytes);
 
 #endif
