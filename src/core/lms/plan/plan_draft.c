@@ -15,6 +15,25 @@ static void sort_gaps(uint32_t *gaps, uint32_t count, const uint64_t *keys)
 	hr__sort(gaps, count, sizeof *gaps, gap_before, keys);
 }
 
+/* Orders gaps by [key_of], which is at most the number of ops, and equal ones by number. [first] has room for that and one more. */
+static void count_gaps(uint32_t *gaps, const hr__plan_ring *ring, uint32_t (*key_of)(const hr__plan_ring *ring, uint32_t gap), uint32_t *first)
+{
+	for (uint32_t i = 0; i < ring->n + 2; i++) first[i] = 0;
+	for (uint32_t g = 0; g < ring->gap_count; g++) first[key_of(ring, g) + 1]++;
+	for (uint32_t i = 0; i <= ring->n; i++) first[i + 1] += first[i];
+	for (uint32_t g = 0; g < ring->gap_count; g++) gaps[first[key_of(ring, g)]++] = g;
+}
+
+static uint32_t need_key(const hr__plan_ring *ring, uint32_t gap)
+{
+	return ring->gaps[gap].to;
+}
+
+static uint32_t length_key(const hr__plan_ring *ring, uint32_t gap)
+{
+	return hr__plan_ring_distance(ring, ring->gaps[gap].from, ring->gaps[gap].to);
+}
+
 /* ---- memory ---- */
 
 bool hr__plan_draft_open(hr__plan_draft *draft, hr__plan_drafting *drafting)
@@ -70,16 +89,13 @@ bool hr__plan_drafting_open(hr__plan_drafting *drafting, const hr__plan_ring *ri
 		const hr__plan_gap *gap = &ring->gaps[g];
 		drafting->by_start_first[gap->from + 1]++;
 		keys[g] = (uint64_t)gap->from << 32 | hr__plan_ring_distance(ring, gap->from, gap->to);
-		drafting->by_start[g] = drafting->by_need[g] = drafting->by_length[g] = g;
+		drafting->by_start[g] = g;
 	}
 	for (uint32_t i = 0; i < ring->n; i++) drafting->by_start_first[i + 1] += drafting->by_start_first[i];
 	sort_gaps(drafting->by_start, ring->gap_count, keys);
-	for (uint32_t g = 0; g < ring->gap_count; g++) keys[g] = (uint64_t)ring->gaps[g].to << 32 | g;
-	sort_gaps(drafting->by_need, ring->gap_count, keys);
+	count_gaps(drafting->by_need, ring, need_key, drafting->outs_first);
+	count_gaps(drafting->by_length, ring, length_key, drafting->outs_first);
 	for (uint32_t k = 0; k < ring->gap_count; k++) drafting->need_of[drafting->by_need[k]] = k;
-	for (uint32_t g = 0; g < ring->gap_count; g++)
-		keys[g] = (uint64_t)hr__plan_ring_distance(ring, ring->gaps[g].from, ring->gaps[g].to) << 32 | g;
-	sort_gaps(drafting->by_length, ring->gap_count, keys);
 	return true;
 }
 

@@ -93,14 +93,15 @@ static void find_strategies(hr__plan_drafting *drafting, hr__plan_draft *draft, 
 }
 
 /* The strategies that are best for most steps. */
-static void find_quickly(hr__plan_drafting *drafting, hr__plan_draft *draft, struct tried_strategy *best)
+static void find_quickly(hr__plan_drafting *drafting, hr__plan_draft *draft, hr__plan_effort effort, struct tried_strategy *best)
 {
 	uint32_t start = emptiest(drafting->ring);
 	for (int i = 0; i < STRATEGIES; i++) best[i] = (struct tried_strategy){ .cost = UINT64_MAX };
 	for (uint32_t worth = 2; worth <= 32; worth *= 4)
 		try_strategy(drafting, draft, (hr__plan_strategy){ .start = start, .least_worth = worth, .copy_early = true }, best);
+	if (effort == HR__MOVES_QUICK) return;
 	hr__plan_strategy first = best[0].strategy;
-	first.reserve = HR__RESERVE_TO_CHOOSE;
+	first.reserve = HR__RESERVE_TO_CHOOSE; /* takes longer to find */
 	try_strategy(drafting, draft, first, best);
 }
 
@@ -262,7 +263,7 @@ hr_status hr__plan_moves_make(const hr__plan_ring *ring, hr__plan_effort effort,
 		if (effort == HR__MOVES_ALL) {
 			find_all(&drafting, &best, &current, &draft, tried);
 		} else {
-			find_quickly(&drafting, &draft, strategies);
+			find_quickly(&drafting, &draft, effort, strategies);
 			drafting.work = 0;
 			improve(&drafting, &best, &draft, &strategies[0].strategy, tried, effort == HR__MOVES_SOME ? SOME_WORK : 0);
 			hr__plan_draft_simulate(&drafting, &best);
