@@ -162,13 +162,16 @@ static hr_status change_both(hr__trial *trial)
 	return HR_OK;
 }
 
+/* Little can be gained if moving alone hides its copies. */
 static hr_status plan_both(hr__stages *stages)
 {
 	uint32_t stage;
 	uint64_t waits;
 	hr__trial_use(stages->trial, &stages->trial->alone);
 	hr_status status = hr__trial_both(stages->trial, &waits);
-	if (status == HR_OK) status = bisect(stages, &stage);
+	if (status == HR_OK) status = try_stage(stages, 0, &waits);
+	if (status != HR_OK || waits <= stages->trial->ring->time[stages->trial->ring->n] / HIDDEN_SHARE) return status;
+	status = bisect(stages, &stage);
 	if (status == HR_OK) status = refine(stages, stage);
 	return status == HR_OK ? change_both(stages->trial) : status;
 }
