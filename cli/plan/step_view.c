@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "analysis/schedule/pure_ops.h"
 #include "core/base/assert.h"
 #include "core/base/checked.h"
 #include "core/base/status.h"
@@ -132,6 +133,36 @@ hr_status hr__step_view_relax(hr__step_view *view)
 	for (uint32_t i = 0; i < step->use_count; i++) view->uses[i].tensor = last[view->uses[i].tensor];
 	step->tensor_count = kept;
 	free(last);
+	return HR_OK;
+}
+
+/* Whether op [op] writes a tensor that it does not make. [view->step.uses] are in order, so the first use of a tensor makes it; [seen]
+ * says which have been used. */
+static bool writes_others(const hr__step_view *view, uint32_t op, uint32_t end, const bool *seen)
+{
+	for (uint32_t i = view->ops[op].first_use; i < end; i++) {
+		uint32_t tensor = view->uses[i].tensor;
+		if (view->uses[i].write && (seen[tensor] || view->tensors[tensor].lived_before)) return true;
+	}
+	return false;
+}
+
+hr_status hr__step_view_mark_pure(hr__step_view *view, const hr__schedule *schedule)
+{
+	const hr__plan_step *step = &view->step;
+	bool *seen = calloc((size_t)step->tensor_count + 1, sizeof *seen);
+	if (!seen)
+		return hr__fail(HR_NO_HOST_MEMORY, "no memory for looking at %u tensor%s", step->tensor_count, hr__plural(step->tensor_count));
+	for (uint32_t op = 0; op < step->op_count; op++) {
+		uint32_t end = op + 1 < step->op_count ? step->ops[op + 1].first_use : step->use_count;
+		hr__purity purity = view->op_of[op] == HR__SCHEDULE_NONE ? HR__OP_NOT_PURE : hr__op_purity(hr_name_text(schedule->ops[view->op_of[op]].name));
+		if (purity == HR__OP_VIEW)
+			for (uint32_t i = step->ops[op].first_use; i < end; i++)
+				if (seen[view->uses[i].tensor] || view->tensors[view->uses[i].tensor].lived_before) view->uses[i].write = false;
+		view->ops[op].pure = purity == HR__OP_STATISTICS || (purity != HR__OP_NOT_PURE && !writes_others(view, op, end, seen));
+		for (uint32_t i = step->ops[op].first_use; i < end; i++) seen[view->uses[i].tensor] = true;
+	}
+	free(seen);
 	return HR_OK;
 }
 

@@ -23,6 +23,9 @@ hr_status hr__step_view_make(const hr__schedule *schedule, uint32_t part, uint64
  * only there from its first use to its last. Results of the planner for the reduced view hold for every policy: the least memory is
  * the largest working set, and the bound holds even for moves that no plan contains. */
 hr_status hr__step_view_relax(hr__step_view *view);
+
+/* Marks the ops that can run again (analysis/schedule/pure_ops.h), and takes back the writes of views. HR_NO_HOST_MEMORY. */
+hr_status hr__step_view_mark_pure(hr__step_view *view, const hr__schedule *schedule);
 void hr__step_view_free(hr__step_view *view);
 
 #endif
