@@ -112,6 +112,11 @@ static int unknown_option(const hr__command *command, const char *text)
 	return wrong_use(command, problem);
 }
 
+static bool is_optional(const hr__option *option)
+{
+	return option->value && option->value[0] == '[';
+}
+
 /* Parses the option texts[*at], and the next text if it is the option's value. */
 static bool read_option(const hr__command *command, int count, char **texts, int *at, hr__arguments *out, int *exit_status)
 {
@@ -128,11 +133,11 @@ static bool read_option(const hr__command *command, int count, char **texts, int
 		snprintf(problem, sizeof problem, "%s is given twice", found->name);
 	} else if (!found->value && text[length]) {
 		snprintf(problem, sizeof problem, "%s takes no value", found->name);
-	} else if (found->value && !text[length] && *at + 1 >= count) {
+	} else if (found->value && !is_optional(found) && !text[length] && *at + 1 >= count) {
 		snprintf(problem, sizeof problem, "%s needs a value: %s %s", found->name, found->name, found->value);
 	} else {
-		if (!found->value) out->values[option] = "";
-		else out->values[option] = text[length] ? text + length + 1 : texts[++*at];
+		if (text[length]) out->values[option] = text + length + 1;
+		else out->values[option] = found->value && !is_optional(found) ? texts[++*at] : "";
 		return true;
 	}
 	*exit_status = wrong_use(command, problem);
@@ -275,7 +280,7 @@ bool hr__arguments_decimal(const hr__arguments *arguments, int option, const cha
 static void print_option(const hr__option *option)
 {
 	char head[64];
-	snprintf(head, sizeof head, "%s%s%s", option->name, option->value ? " " : "", option->value ? option->value : "");
+	snprintf(head, sizeof head, "%s%s%s", option->name, option->value && !is_optional(option) ? " " : "", option->value ? option->value : "");
 	int length = (int)strlen(head);
 	printf("  %s%s%s", hr__style(stdout, HR__STYLE_STRONG), head, hr__style(stdout, HR__STYLE_PLAIN));
 	printf("%s%*s", length > 21 ? "\n" : "", length > 21 ? 24 : 22 - length, "");

@@ -20,7 +20,7 @@
 
 typedef struct hr__option {
 	const char *name;  /* "--limit" */
-	const char *value; /* name of the value in the help text; NULL: the option is a switch */
+	const char *value; /* name of the value in the help text; "[=NAME]": it may be left out; NULL: the option is a switch */
 	const char *help;
 } hr__option;
 
@@ -29,7 +29,7 @@ typedef struct hr__command hr__command;
 /* Parsed arguments of one call. */
 typedef struct hr__arguments {
 	const hr__command *command;
-	const char *values[HR__OPTIONS_MAX]; /* indexed like the command's options; NULL: not given; "": a switch that was given */
+	const char *values[HR__OPTIONS_MAX]; /* indexed like the command's options; NULL: not given; "": given without a value */
 	const char *operands[HR__OPERANDS_MAX];
 	int operand_count;
 	char **rest; /* if the command takes a program: the program's name and arguments, terminated by NULL */

@@ -5,6 +5,7 @@
  *     no limit         forecasts for several limits, as a curve */
 #include "plan/plan.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@
 #define REPEATS 6
 #define REPEATS_MOST 1000
 
-enum { LIMIT, LINK, POLICY, STEP, STEPS, PAGE_SIZE, HOST_LIMIT, DEVICE_INDEX, JSON };
+enum { LIMIT, LINK, POLICY, STEP, STEPS, PAGE_SIZE, HOST_LIMIT, RECOMPUTE, SVG, DEVICE_INDEX, JSON };
 
 static const hr__option options[] = {
 	[LIMIT] = { "--limit", "SIZE",
@@ -38,6 +39,9 @@ static const hr__option options[] = {
 	            "how often that step is played; the last time counts. Default 6: the policy learns from the others" },
 	[PAGE_SIZE] = { "--page", "SIZE", "page size of the simulated device; default: that of the recorded one, or 2MiB where the trace does not say" },
 	[HOST_LIMIT] = { "--host-limit", "SIZE", "the most host memory that tensors may take; default: as much as they need" },
+	[RECOMPUTE] = { "--recompute", "[=off]",
+	                "also say what running ops again, instead of moving what they made, would do (default); off: do not" },
+	[SVG] = { "--svg", "FILE", "draw time over memory for moving, recomputing and both to FILE, from 95% to 30% of the peak" },
 	[DEVICE_INDEX] = { "--device-index", "N", HR__DEVICE_INDEX_HELP },
 	[JSON] = { "--json", NULL, "print one JSON object instead of text; what is not known is null" },
 	{ NULL, NULL, NULL },
@@ -56,6 +60,16 @@ static bool read_policy(const hr__arguments *arguments, const char **out)
 	const char *near = hr__nearest(text, policies);
 	hr__complain("plan: there is no policy %s; there are learned and lru%s%s%s", hr__quote(text, strlen(text), quoted),
 	             near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+	return false;
+}
+
+static bool read_recompute(const hr__arguments *arguments, bool *out)
+{
+	char quoted[HR__QUOTE_BYTES];
+	const char *text = hr__arguments_has(arguments, RECOMPUTE) ? arguments->values[RECOMPUTE] : "";
+	*out = strcmp(text, "off") != 0;
+	if (!*out || !*text || strcmp(text, "on") == 0) return true;
+	hr__complain("plan: --recompute is on or off, not %s", hr__quote(text, strlen(text), quoted));
 	return false;
 }
 
@@ -121,6 +135,7 @@ static hr_status forecast_curve(hr__plan_report *report, hr__progress *progress)
 		report->limits[i] = setup.limit;
 		hr__progress_phase(progress, "playing", (i + 1.0) / HR__CURVE_POINTS);
 		status = hr__forecast_make(&setup, &report->curve[i]);
+		if (!status && report->recompute) status = hr__outlook_make(&setup, setup.limit, &report->outlooks[i]);
 	}
 	return status;
 }
@@ -149,10 +164,29 @@ static hr_status forecast(hr__plan_report *report)
 	} else if (!status) {
 		hr__progress_phase(&progress, "playing", 1);
 		status = hr__forecast_make(&report->setup, &report->forecast);
+		if (!status && report->recompute) status = hr__outlook_make(&report->setup, report->setup.limit, &report->outlook);
 	}
 	hr__progress_end(&progress);
 	report->setup.progress = NULL;
 	return status;
+}
+
+/* False: a message was printed. */
+static bool draw_picture(const hr__plan_report *report, const char *path)
+{
+	hr__outlook outlooks[HR__PICTURE_POINTS];
+	uint64_t peak = report->facts.peak_bytes;
+	for (uint32_t i = 0; i < HR__PICTURE_POINTS; i++) {
+		uint64_t limit = peak / 100 * (HR__PICTURE_FROM - i * HR__PICTURE_BY);
+		if (limit < report->setup.page) limit = report->setup.page;
+		if (hr__outlook_make(&report->setup, limit, &outlooks[i]) == HR_OK) continue;
+		hr__complain_last();
+		return false;
+	}
+	const char *slash = strrchr(report->path, '/');
+	if (hr__outlook_draw(path, slash ? slash + 1 : report->path, &report->facts, report->setup.link, outlooks, HR__PICTURE_POINTS)) return true;
+	hr__complain("plan: %s: %s", path, strerror(errno));
+	return false;
 }
 
 bool hr__plan_report_fits(const hr__plan_report *report)
@@ -180,6 +214,10 @@ static int plan_trace(hr__plan_report *report, const hr__arguments *arguments, u
 	if (report->schedule.accesses > 0) {
 		if (!choose_step(report, arguments, step)) return HR__EXIT_BAD;
 		if (forecast(report) != HR_OK) return hr__complain_last();
+		if (hr__arguments_has(arguments, SVG) && !draw_picture(report, arguments->values[SVG])) return HR__EXIT_BAD;
+	} else if (hr__arguments_has(arguments, SVG)) {
+		hr__complain("plan: --svg: %s does not say which ops read and write which blocks, so there is nothing to draw", report->path);
+		return HR__EXIT_BAD;
 	}
 	if (hr__arguments_has(arguments, JSON)) hr__plan_report_json(report);
 	else hr__plan_report_text(report);
@@ -191,7 +229,7 @@ static int run(const hr__arguments *arguments)
 	hr__plan_report report = { .path = arguments->operands[0] };
 	int64_t device = HR__FACTS_DEVICE_MOST;
 	uint64_t step = 0;
-	if (!read_arguments(arguments, &report.setup, &step) || !hr__arguments_device_index(arguments, DEVICE_INDEX, &device)) return HR__EXIT_BAD;
+	if (!read_arguments(arguments, &report.setup, &step) || !read_recompute(arguments, &report.recompute) || !hr__arguments_device_index(arguments, DEVICE_INDEX, &device)) return HR__EXIT_BAD;
 	if (hr__schedule_read(report.path, device, &report.trace, &report.schedule) != HR_OK) return hr__complain_last();
 	int exit_status = plan_trace(&report, arguments, step);
 	hr__forecast_free(&report.forecast);
@@ -221,10 +259,13 @@ const hr__command hr__command_plan = {
 		"that is played before it. bound: the extra time that no way of moving tensors could avoid on this link, next to the "
 		"extra time here. Worth computing again: tensors that were moved although the ops that make them take less time than "
 		"the move; a program that computes them again where it needs them (activation checkpointing) saves the link that work.\n\n"
+		"Recompute: what the step would take if ops that are known to give the same result again (by name) ran again instead of "
+		"moving what they made, or beside moving. These figures are those of the planner's model: the step is not played with them, "
+		"and only its own ops count.\n\n"
 		"The exit status is 1 when the program does not fit, even with moving.",
 	.examples =
 		"headroom plan traces/gpt2b16-use.csv.gz --limit 36GB\n"
-		"headroom plan traces/gpt2b16-use.csv.gz\n"
+		"headroom plan traces/gpt2b16-use.csv.gz --svg gpt2.svg\n"
 		"headroom plan traces/resnet-use.csv.gz --limit 4GiB --link 25 --policy lru\n"
 		"headroom plan traces/resnet-use.csv.gz --limit 2GiB --step 3 --json",
 	.least_operands = 1,

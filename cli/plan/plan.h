@@ -3,6 +3,7 @@
 #define HR_CLI_PLAN_H
 
 #include "plan/forecast.h"
+#include "plan/outlook.h"
 #include "analysis/capture/facts.h"
 
 /* Limits that are tried if none is given, in percent of the peak. */
@@ -22,6 +23,9 @@ typedef struct hr__plan_report {
 	hr__forecast forecast;             /* if a limit was given */
 	uint64_t limits[HR__CURVE_POINTS]; /* if none was given */
 	hr__forecast curve[HR__CURVE_POINTS];
+	bool recompute;                        /* there are outlooks, in the same places as forecasts */
+	hr__outlook outlook;
+	hr__outlook outlooks[HR__CURVE_POINTS];
 } hr__plan_report;
 
 /* Whether the program fits, as far as is known. */

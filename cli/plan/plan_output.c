@@ -69,6 +69,30 @@ static void write_forecast(hr__json *json, const hr__plan_report *report, const 
 	field_bool(json, "fits_without_moving", forecast && moves_nothing(forecast), forecast != NULL);
 }
 
+/* All that is about running ops again; null when [outlook] is NULL. */
+static void write_outlook(hr__json *json, const hr__plan_report *report, const hr__outlook *outlook)
+{
+	static const char *const keys[HR__OUTLOOK_MEANS] = { "step_ms_moving", "step_ms_recomputing", "step_ms_both" };
+	hr__json_key(json, "recompute");
+	if (!outlook) {
+		hr__json_null(json);
+		return;
+	}
+	const hr__outlook_step *both = &outlook->by[HR__BY_BOTH];
+	hr__json_object(json);
+	hr__json_field_string(json, "predicted_by", "planner model");
+	for (int i = 0; i < HR__OUTLOOK_MEANS; i++) field_ms(json, keys[i], outlook->by[i].step_ns, outlook->by[i].fits);
+	hr__json_key(json, "slowdown");
+	if (both->fits && report->facts.plain_ns) hr__json_double(json, (double)both->step_ns / (double)report->facts.plain_ns, 6);
+	else hr__json_null(json);
+	field_ms(json, "again_ms", both->again_ns, both->fits);
+	field_uint(json, "again_ops", both->again_ops, both->fits);
+	field_uint(json, "drops", both->dropped, both->fits);
+	field_uint(json, "bytes_out", both->bytes_out, both->fits);
+	field_uint(json, "bytes_in", both->bytes_in, both->fits);
+	hr__json_end_object(json);
+}
+
 static void write_curve(hr__json *json, const hr__plan_report *report)
 {
 	hr__json_key(json, "curve");
@@ -78,6 +102,7 @@ static void write_curve(hr__json *json, const hr__plan_report *report)
 		hr__json_field_uint(json, "limit_bytes", report->limits[i]);
 		hr__json_field_bool(json, "fits", report->curve[i].fits);
 		write_forecast(json, report, &report->curve[i]);
+		write_outlook(json, report, report->recompute ? &report->outlooks[i] : NULL);
 		hr__json_end_object(json);
 	}
 	hr__json_end_array(json);
@@ -98,6 +123,7 @@ void hr__plan_report_json(const hr__plan_report *report)
 	hr__json_field_string(&json, "policy", report->setup.policy);
 	field_ms(&json, "step_ms_plain", report->facts.plain_ns, planned);
 	write_forecast(&json, report, forecast);
+	write_outlook(&json, report, forecast && report->recompute ? &report->outlook : NULL);
 	field_uint(&json, "step", planned ? report->schedule.parts[report->setup.part].number : 0, planned);
 	hr__json_field_uint(&json, "link_bytes_per_s", report->setup.link);
 	if (forecast) {
@@ -412,6 +438,63 @@ static void print_curve(const hr__plan_report *report)
 	}
 }
 
+/* ---- running ops again ---- */
+
+static void add_times(const hr__plan_report *report, const hr__outlook *outlook, hr__outlook_means means, const char *name)
+{
+	const hr__outlook_step *step = &outlook->by[means];
+	if (!step->fits) hr__line_add("%s alone does not fit", name);
+	else if (report->facts.plain_ns) hr__line_add("%s alone %.3f", name, (double)step->step_ns / (double)report->facts.plain_ns);
+	else hr__line_add("%s alone %.2f ms", name, (double)step->step_ns / 1e6);
+}
+
+static void print_outlook(const hr__plan_report *report)
+{
+	const hr__outlook_step *both = &report->outlook.by[HR__BY_BOTH];
+	char out[16], in[16], count[32];
+	if (!report->recompute || !both->fits) return;
+	hr__line_begin("recompute");
+	if (!both->again_ops) {
+		hr__line_add("nothing is worth running again, by the planner's model\n");
+		return;
+	}
+	hr__line_add("%s%.2f ms%s a step", hr__style(stdout, HR__STYLE_STRONG), (double)both->step_ns / 1e6, hr__style(stdout, HR__STYLE_PLAIN));
+	if (report->facts.plain_ns) hr__line_add(", %.3f times as long", (double)both->step_ns / (double)report->facts.plain_ns);
+	hr__line_add(", with %s op%s of %.2f ms run again, %s out and %s in; ", count_text(both->again_ops, count), hr__plural(both->again_ops),
+	             (double)both->again_ns / 1e6, size_text(both->bytes_out, out), size_text(both->bytes_in, in));
+	add_times(report, &report->outlook, HR__BY_MOVING, "moving");
+	hr__line_add(", ");
+	add_times(report, &report->outlook, HR__BY_RECOMPUTING, "recomputing");
+	hr__line_add(". By the planner's model, not played\n");
+}
+
+static void print_means(const hr__plan_report *report, const hr__outlook_step *step)
+{
+	if (!step->fits) printf(" %11s", "-");
+	else if (report->facts.plain_ns) printf(" %11.3f", (double)step->step_ns / (double)report->facts.plain_ns);
+	else printf(" %11.2f", (double)step->step_ns / 1e6);
+}
+
+static void print_outlooks(const hr__plan_report *report)
+{
+	char limit[16], out[16];
+	if (!report->recompute) return;
+	print_heading("Moving, running ops again, or both", report->facts.plain_ns ? " (times as long; by the planner's model, not played)"
+	                                                                         : " (ms a step; by the planner's model, not played)");
+	printf("  %10s %7s %11s %11s %11s %11s %10s %9s\n", "limit", "of peak", "least moving", "moving", "recomputing", "both", "moved out", "again ms");
+	for (uint32_t i = 0; i < HR__CURVE_POINTS; i++) {
+		const hr__outlook *outlook = &report->outlooks[i];
+		const hr__outlook_step *both = &outlook->by[HR__BY_BOTH];
+		hr__outlook_step least = { .fits = both->fits, .step_ns = report->facts.plain_ns + outlook->bound_ns };
+		printf("  %10s %6.0f%%", size_text(outlook->limit, limit), 100 * share_of_peak(report, outlook->limit));
+		printf(" ");
+		print_means(report, &least);
+		for (int k = 0; k < HR__OUTLOOK_MEANS; k++) print_means(report, &outlook->by[k]);
+		if (both->fits) printf(" %10s %9.2f\n", size_text(both->bytes_out, out), (double)both->again_ns / 1e6);
+		else printf(" %10s %9s\n", "-", "-");
+	}
+}
+
 /* ---- the report ---- */
 
 static void print_peak_only(const hr__plan_report *report)
@@ -441,12 +524,14 @@ void hr__plan_report_text(const hr__plan_report *report)
 	if (!report->setup.limit) {
 		print_notes(report);
 		print_curve(report);
+		print_outlooks(report);
 		return;
 	}
 	const hr__forecast *forecast = &report->forecast;
 	print_verdict(report, forecast->fits, verdict_detail(report));
 	if (forecast->fits) print_cost(report);
 	else print_failure(report);
+	if (forecast->fits) print_outlook(report);
 	print_notes(report);
 	if (forecast->fits) print_advice(report);
 }
