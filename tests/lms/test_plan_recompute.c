@@ -320,4 +320,216 @@ static void test_plan_by_recomputing_is_close_to_the_best_of_all(void)
 	       (double)plan_sum / (double)best_sum, worst);
 }
 
-TEST_MAIN(T(test_plan_by_recomputing_is_close_to_the_best_of_all), T(test_plan_that_runs_ops_again_is_valid), T(test_plan_by_both_means_is_no_worse_than_by_one))
+/* ---- steps with known answers ---- */
+
+/* Ops 0 to [n] - 1 make tensors that ops n to 2n - 1 use in the opposite order. All tensors have 100 bytes; the links are so slow that
+ * nothing is moved. */
+typedef struct there_and_back {
+	hr__plan_op ops[40];
+	hr__plan_use uses[80];
+	hr__plan_tensor tensors[20];
+	hr__plan_step step;
+	hr__plan_machine machine;
+} there_and_back;
+
+/* With [chained], each op also reads what the one before made. */
+static void make_there_and_back(there_and_back *s, uint32_t n, bool chained, uint64_t memory)
+{
+	*s = (there_and_back){ .machine = { .memory = memory, .out_bytes_per_s = 1, .in_bytes_per_s = 1 } };
+	uint32_t uses = 0;
+	for (uint32_t i = 0; i < 2 * n; i++) {
+		uint32_t t = i < n ? i : 2 * n - 1 - i;
+		s->ops[i] = (hr__plan_op){ .ns = 10, .first_use = uses, .pure = i < n };
+		if (chained && i > 0 && i < n) s->uses[uses++] = (hr__plan_use){ .tensor = i - 1 };
+		s->uses[uses++] = (hr__plan_use){ .tensor = t, .write = i < n };
+		s->tensors[t] = (hr__plan_tensor){ .bytes = 100, .died = 2 * n - 1 - t };
+	}
+	s->step = (hr__plan_step){ .ops = s->ops, .uses = s->uses, .tensors = s->tensors, .op_count = 2 * n, .use_count = uses, .tensor_count = n };
+}
+
+/* 10 tensors of 100 bytes, room for 6: four are dropped, and four ops run again. */
+static void test_plan_runs_again_as_few_ops_as_are_needed(void)
+{
+	there_and_back s;
+	hr__plan plan;
+	make_there_and_back(&s, 10, false, 600);
+	CHECK_STATUS(HR_OK, hr__plan_make(&s.step, &s.machine, &plan));
+	CHECK_EQ(plan.move_count, 0);
+	CHECK_EQ(plan.again_ns, 4 * 10);
+	CHECK_EQ(plan.step_ns, 24 * 10);
+	CHECK_EQ(plan.turn_count, 24);
+	CHECK_EQ(plan.drop_count, 4);
+	CHECK_LE(plan.peak_bytes, 600);
+	hr__plan_free(&plan);
+}
+
+/* Each tensor is made of the one before. Room for 8 of 16: segments are made again at once, so no op runs more than once more. */
+static void test_plan_makes_a_chain_again_once(void)
+{
+	there_and_back s;
+	hr__plan plan;
+	make_there_and_back(&s, 16, true, 800);
+	CHECK_STATUS(HR_OK, hr__plan_make(&s.step, &s.machine, &plan));
+	CHECK_EQ(plan.move_count, 0);
+	CHECK_LE(plan.again_ns, 16 * 10);
+	CHECK_LE(plan.peak_bytes, 800);
+	hr__plan_free(&plan);
+}
+
+/* The weight that op 0 reads is written by op 2, before op 3 needs the tensor that op 0 made: it may not be dropped. Had op 0 not read
+ * it, it could be. */
+static void test_plan_runs_nothing_again_after_its_input_was_written(void)
+{
+	hr__plan_op ops[] = { { .ns = 1, .pure = true }, { .ns = 1, .first_use = 2 }, { .ns = 1, .first_use = 3 }, { .ns = 1, .first_use = 5 } };
+	hr__plan_use uses[] = { { .tensor = 0 }, { .tensor = 1, .write = true }, { .tensor = 2, .write = true }, { .tensor = 0, .write = true },
+		                    { .tensor = 2 }, { .tensor = 1 } };
+	hr__plan_tensor tensors[] = { { .bytes = 10, .died = HR__PLAN_NEVER, .lived_before = true },
+		                          { .bytes = 100, .died = 3 },
+		                          { .bytes = 50, .died = 2 } };
+	hr__plan_step step = { .ops = ops, .uses = uses, .tensors = tensors, .op_count = 4, .use_count = 6, .tensor_count = 3 };
+	hr__plan_machine machine = { .memory = 120, .out_bytes_per_s = 1000000000, .in_bytes_per_s = 1000000000, .copy_ns = 1000 };
+	hr__plan plan;
+	CHECK_STATUS(HR_OUT_OF_MEMORY, hr__plan_make_by(&step, &machine, HR__PLAN_RECOMPUTE, &plan));
+	CHECK_CONTAINS(hr_last_message(), "by running ops again");
+	CHECK_STATUS(HR_OK, hr__plan_make(&step, &machine, &plan));
+	CHECK_EQ(plan.turn_count, 0);
+	CHECK_EQ(plan.move_count, 1);
+	hr__plan_free(&plan);
+	uses[0].tensor = 0, uses[3].write = false;
+	CHECK_STATUS(HR_OK, hr__plan_make(&step, &machine, &plan));
+	CHECK_EQ(plan.move_count, 0);
+	CHECK_EQ(plan.again_ns, 1);
+	CHECK_EQ(plan.turn_count, 5);
+	CHECK_EQ(plan.turns[3].op, 0);
+	CHECK_EQ(plan.turns[3].before, 3);
+	CHECK(plan.turns[3].again);
+	CHECK_EQ(plan.drop_count, 1);
+	CHECK_EQ(plan.drops[0].tensor, 1);
+	CHECK_EQ(plan.drops[0].after, 0);
+	CHECK_EQ(plan.drops[0].back_at, 3);
+	CHECK_EQ(plan.drops[0].needed_by, 4);
+	CHECK(!plan.drops[0].ghost);
+	hr__plan_free(&plan);
+}
+
+/* Tensor 1 is made of tensor 0, which is destroyed by then: both ops run again, and tensor 0 is a ghost. */
+static void test_plan_makes_destroyed_inputs_again(void)
+{
+	hr__plan_op ops[] = { { .ns = 7, .pure = true }, { .ns = 5, .first_use = 1, .pure = true }, { .ns = 1, .first_use = 3 }, { .ns = 1, .first_use = 4 } };
+	hr__plan_use uses[] = { { .tensor = 0, .write = true }, { .tensor = 0 }, { .tensor = 1, .write = true }, { .tensor = 2, .write = true }, { .tensor = 1 } };
+	hr__plan_tensor tensors[] = { { .bytes = 20, .died = 1 }, { .bytes = 100, .died = 3 }, { .bytes = 110, .died = 2 } };
+	hr__plan_step step = { .ops = ops, .uses = uses, .tensors = tensors, .op_count = 4, .use_count = 5, .tensor_count = 3 };
+	hr__plan_machine machine = { .memory = 120, .out_bytes_per_s = 1000000, .in_bytes_per_s = 1000000 };
+	hr__plan plan;
+	CHECK_STATUS(HR_OK, hr__plan_make(&step, &machine, &plan));
+	CHECK_EQ(plan.again_ns, 12);
+	CHECK_EQ(plan.turn_count, 6);
+	CHECK_EQ(plan.turns[3].op, 0);
+	CHECK_EQ(plan.turns[4].op, 1);
+	CHECK_EQ(plan.drop_count, 3);
+	CHECK_EQ(plan.drops[0].tensor, 0);
+	CHECK_EQ(plan.drops[0].after, 1);
+	CHECK_EQ(plan.drops[0].back_at, 3);
+	CHECK(plan.drops[0].ghost);
+	CHECK_EQ(plan.drops[1].tensor, 1);
+	CHECK_EQ(plan.drops[1].back_at, 4);
+	CHECK_EQ(plan.drops[2].tensor, 0);
+	CHECK_EQ(plan.drops[2].after, 4);
+	CHECK_EQ(plan.drops[2].back_at, HR__PLAN_NEVER);
+	CHECK_EQ(plan.peak_bytes, 120);
+	hr__plan_free(&plan);
+}
+
+/* The optimizer's state cannot be computed again, and its copies hide behind the ops: it is moved, and nothing runs again. */
+static void test_plan_moves_what_hides_before_it_runs_anything_again(void)
+{
+	there_and_back s;
+	hr__plan plan;
+	make_there_and_back(&s, 10, false, 1000);
+	for (uint32_t i = 0; i < 20; i++) s.ops[i].ns = 1000;
+	s.tensors[10] = (hr__plan_tensor){ .bytes = 300, .died = HR__PLAN_NEVER, .lived_before = true };
+	s.uses[20] = (hr__plan_use){ .tensor = 10, .write = true };
+	s.ops[20] = (hr__plan_op){ .ns = 1000, .first_use = 20 };
+	s.step.op_count = s.step.use_count = 21;
+	s.step.tensor_count = 11;
+	s.machine = (hr__plan_machine){ .memory = 1000, .out_bytes_per_s = 1000000000, .in_bytes_per_s = 1000000000 };
+	CHECK_STATUS(HR_OK, hr__plan_make(&s.step, &s.machine, &plan));
+	CHECK_EQ(plan.turn_count, 0);
+	CHECK_EQ(plan.step_ns, 21000);
+	CHECK_EQ(plan.move_count, 1);
+	CHECK_EQ(plan.moves[0].tensor, 10);
+	hr__plan_free(&plan);
+}
+
+static void test_plan_is_the_same_every_time(void)
+{
+	static model m;
+	for (uint64_t round = 0; round < 300; round++) {
+		uint64_t seed = hr_test_seed() * 1000037 + round;
+		hr__plan a, b;
+		make_step(&m, round, &seed);
+		CHECK_STATUS(HR_OK, hr__plan_make(&m.step, &m.machine, &a));
+		CHECK_STATUS(HR_OK, hr__plan_make(&m.step, &m.machine, &b));
+		CHECK_EQ(a.step_ns, b.step_ns);
+		CHECK_EQ(a.turn_count, b.turn_count);
+		CHECK_EQ(a.drop_count, b.drop_count);
+		CHECK_EQ(a.move_count, b.move_count);
+		for (uint32_t i = 0; i < a.turn_count; i++) CHECK_EQ(a.turns[i].op, b.turns[i].op);
+		for (uint32_t i = 0; i < a.drop_count; i++) CHECK_EQ(a.drops[i].after, b.drops[i].after);
+		for (uint32_t i = 0; i < a.move_count; i++) CHECK_EQ(a.moves[i].in_before, b.moves[i].in_before);
+		hr__plan_free(&a);
+		hr__plan_free(&b);
+	}
+}
+
+static void test_plan_with_the_largest_numbers(void)
+{
+	there_and_back s;
+	hr__plan plan;
+	make_there_and_back(&s, 8, true, 0);
+	for (uint32_t i = 0; i < 16; i++) s.ops[i].ns = UINT64_MAX / 17;
+	for (uint32_t t = 0; t < 8; t++) s.tensors[t].bytes = UINT64_MAX / 9;
+	s.machine = (hr__plan_machine){ .memory = UINT64_MAX / 9 * 3, .out_bytes_per_s = 1, .in_bytes_per_s = 1, .copy_ns = UINT64_MAX };
+	CHECK_STATUS(HR_OK, hr__plan_make(&s.step, &s.machine, &plan));
+	CHECK_LE(plan.peak_bytes, s.machine.memory);
+	hr__plan_free(&plan);
+}
+
+/* ---- no memory ---- */
+
+static void test_plan_without_host_memory_fails_and_leaks_nothing(void)
+{
+	static model m;
+	hr__plan plan = { 0 };
+	uint64_t round = 0;
+	do {
+		uint64_t seed = hr_test_seed() * 1000081 + round++;
+		hr__plan_free(&plan);
+		make_training_step(&m, 8, &seed);
+		m.machine.memory = hr__plan_least(&m.step, NULL) + 20;
+		CHECK_STATUS(HR_OK, hr__plan_make(&m.step, &m.machine, &plan));
+	} while (plan.turn_count == 0 || plan.move_count == 0);
+	hr__plan_free(&plan);
+	hr_fault_os_install();
+	for (uint64_t n = 1;; n++) {
+		hr_fault_os_fail_nth(n, false, ENOMEM);
+		hr_status status = hr__plan_make(&m.step, &m.machine, &plan);
+		if (status == HR_OK) {
+			CHECK_LT(hr_fault_os_calls(), n);
+			CHECK_GT(n, 100);
+			break;
+		}
+		CHECK_STATUS(HR_NO_HOST_MEMORY, status);
+		CHECK(hr_fault_os_is_clean());
+	}
+	hr__plan_free(&plan);
+	CHECK(hr_fault_os_is_clean());
+	hr_fault_os_uninstall();
+}
+
+TEST_MAIN(T(test_plan_that_runs_ops_again_is_valid), T(test_plan_by_both_means_is_no_worse_than_by_one),
+          T(test_plan_by_recomputing_is_close_to_the_best_of_all), T(test_plan_runs_again_as_few_ops_as_are_needed),
+          T(test_plan_makes_a_chain_again_once), T(test_plan_runs_nothing_again_after_its_input_was_written),
+          T(test_plan_makes_destroyed_inputs_again), T(test_plan_moves_what_hides_before_it_runs_anything_again),
+          T(test_plan_is_the_same_every_time), T(test_plan_with_the_largest_numbers),
+          T(test_plan_without_host_memory_fails_and_leaks_nothing))
