@@ -3,8 +3,8 @@
  * Gaps are dropped one after the other, the cheapest for its bytes first, until the step fits (drops.c). On the way there are STAGES:
  * steps with some drops, which fit with some moves. Each is a step of its own (derived.h), for which moves are planned as for any
  * other. The first stage is moving alone, the last one recomputing alone. The more is dropped, the more time is spent on computing,
- * and the less on waiting for the link. In between is a stage from which on nearly all copies are hidden behind compute; it is found
- * by bisection. Then single gaps are dropped, or kept after all, as long as that helps.
+ * and the less on waiting for the link. The best stage in between, often the first that hides nearly all copies behind compute, is
+ * found by golden-section search. Then single gaps are dropped, or kept after all, as long as that helps.
  *
  * All of this is limited by counts of work, not by the clock, so that plans are deterministic. */
 #include "core/lms/plan/recompute/combined.h"
@@ -18,8 +18,9 @@
 #include "core/lms/plan/recompute/trial.h"
 
 #define STAGES_MAX 64u
-#define REFINEMENTS 3u      /* stages that are made between two others */
-#define HIDDEN_SHARE 256u   /* copies are hidden if ops wait for less than this part of the step */
+#define STAGE_UNTRIED (UINT64_MAX - 1) /* cost of a stage that was not tried */
+#define REFINEMENTS 2u      /* stages that are made between two others */
+#define HIDDEN_SHARE 256u   /* copies are hidden if they cost less than this part of the step */
 #define CREST 80u           /* see drops.h */
 #define ALONE_WORK 60000u   /* for changing single gaps without moves: about 3 ms */
 #define BOTH_WORK 500000u   /* for all trials: about 20 ms */
@@ -50,12 +51,15 @@ static bool open_stages(hr__stages *stages, hr__trial *trial)
 	return true;
 }
 
+/* What stays whatever is dropped has to be moved, so it is not in excess. */
 static hr__drop_choice choice_of(hr__stages *stages, uint64_t more)
 {
+	const hr__recipes *recipes = &stages->trial->recipes;
 	uint64_t allowed;
 	if (!hr__add(stages->trial->ring->machine->memory, more, &allowed)) allowed = UINT64_MAX;
-	for (uint32_t i = 0; i < stages->trial->ring->n; i++) stages->allowed[i] = allowed;
-	return (hr__drop_choice){ .allowed = stages->allowed, .crest = CREST, .most_ns_per_mib = UINT64_MAX };
+	for (uint32_t i = 0; i < stages->trial->ring->n; i++)
+		stages->allowed[i] = recipes->staying[i] > allowed ? recipes->staying[i] : allowed;
+	return (hr__drop_choice){ .allowed = stages->allowed, .crest = CREST };
 }
 
 /* Stages with less and less excess, down to none if that is possible. */
@@ -69,7 +73,7 @@ static void make_stages(hr__stages *stages)
 		if (!hr__drops_make(&trial->drops, &choice)) return;
 		hr__trial_judge_alone(trial);
 		hr__trial_save(trial, &stages->sets[stages->count]);
-		stages->sets[stages->count].cost = 0;
+		stages->sets[stages->count].cost = STAGE_UNTRIED;
 		stages->excess[stages->count++] = hr__drops_excess(&trial->drops, &choice);
 		more = hr__drops_step(&trial->drops, &choice);
 	}
@@ -103,49 +107,60 @@ static void plan_alone(hr__stages *stages)
 
 /* ---- with moves ---- */
 
-static hr_status try_stage(hr__stages *stages, uint32_t stage, uint64_t *waits)
+/* Sets *cost, of stages that were not tried before. */
+static hr_status try_stage(hr__stages *stages, uint32_t stage, uint64_t *cost)
 {
-	hr__trial_use(stages->trial, &stages->sets[stage]);
-	return hr__trial_both(stages->trial, waits);
-}
-
-/* The first stage in which copies are hidden as well as in the last one. */
-static hr_status bisect(hr__stages *stages, uint32_t *found)
-{
-	uint32_t low = 0, high = stages->count - 1;
-	uint64_t bearable, waits;
-	const hr__plan_ring *ring = stages->trial->ring;
-	hr_status status = try_stage(stages, high, &waits);
-	if (!hr__add(waits, ring->time[ring->n] / HIDDEN_SHARE, &bearable)) bearable = UINT64_MAX - 1;
-	while (status == HR_OK && high - low > 1) {
-		uint32_t middle = low + (high - low) / 2;
-		status = try_stage(stages, middle, &waits);
-		if (waits <= bearable) high = middle;
-		else low = middle;
+	hr_status status = HR_OK;
+	hr__drop_set *set = &stages->sets[stage];
+	if (set->cost == STAGE_UNTRIED) {
+		hr__trial_use(stages->trial, set);
+		status = hr__trial_both(stages->trial, &set->cost);
 	}
-	*found = high;
+	*cost = set->cost;
 	return status;
 }
 
-/* Tries the stage before, and those between the two. */
+/* Finds the stage with the least cost by golden-section search: from stage to stage more time is spent on computing, and less on
+ * waiting. */
+static hr_status search_stages(hr__stages *stages, uint32_t *best)
+{
+	uint32_t low = 0, high = stages->count - 1;
+	uint64_t cost, other;
+	hr_status status = try_stage(stages, high, &cost);
+	while (status == HR_OK && high - low > 1) {
+		uint32_t part = (high - low) * 382 / 1000, left = low + (part > 0 ? part : 1), right = high - (part > 0 ? part : 1);
+		if (left >= right) right = left + 1 < high ? left + 1 : high;
+		status = try_stage(stages, left, &cost);
+		if (status == HR_OK) status = try_stage(stages, right, &other);
+		if (cost <= other) high = right;
+		else low = left;
+		if (left + 1 == right && high - low <= 2) break;
+	}
+	*best = 0;
+	for (uint32_t i = 1; i < stages->count; i++)
+		if (stages->sets[i].cost < stages->sets[*best].cost) *best = i;
+	return status;
+}
+
+/* Tries what is between a stage and the one after it. */
 static hr_status refine(hr__stages *stages, uint32_t stage)
 {
 	hr__trial *trial = stages->trial;
-	uint64_t waits;
-	if (stage == 0) return HR_OK;
-	hr_status status = try_stage(stages, stage - 1, &waits);
-	uint64_t more = stages->excess[stage - 1], less = stages->excess[stage];
+	uint64_t cost;
+	hr_status status = HR_OK;
+	if (stage + 1 >= stages->count) return HR_OK;
+	uint64_t more = stages->excess[stage], less = stages->excess[stage + 1];
 	for (uint32_t k = 1; k <= REFINEMENTS && more > less && status == HR_OK; k++) {
 		hr__drop_choice choice = choice_of(stages, less + (more - less) / (REFINEMENTS + 1) * k);
-		hr__trial_use(trial, &stages->sets[stage - 1]);
-		if (hr__drops_choose(&trial->drops, &choice)) status = hr__trial_both(trial, &waits);
+		hr__trial_use(trial, &stages->sets[stage]);
+		if (hr__drops_choose(&trial->drops, &choice)) status = hr__trial_both(trial, &cost);
 	}
 	return status;
 }
 
 static hr_status change_both(hr__trial *trial)
 {
-	uint64_t waits;
+	uint64_t cost;
 	for (bool helped = true; helped && trial->both.cost < UINT64_MAX;) {
 		helped = false;
 		for (uint32_t g = 0; g < trial->ring->gap_count; g++) {
@@ -154,7 +169,7 @@ static hr_status change_both(hr__trial *trial)
 			uint64_t before = trial->both.cost;
 			hr__trial_use(trial, &trial->both);
 			trial->turns.dropped[g] = !trial->turns.dropped[g];
-			hr_status status = hr__trial_both(trial, &waits);
+			hr_status status = hr__trial_both(trial, &cost);
 			if (status != HR_OK) return status;
 			if (trial->both.cost < before) helped = true;
 		}
@@ -165,14 +180,15 @@ static hr_status change_both(hr__trial *trial)
 /* Little can be gained if moving alone hides its copies. */
 static hr_status plan_both(hr__stages *stages)
 {
-	uint32_t stage;
-	uint64_t waits;
+	uint32_t best = 0;
+	uint64_t cost, plain = stages->trial->ring->time[stages->trial->ring->n];
 	hr__trial_use(stages->trial, &stages->trial->alone);
-	hr_status status = hr__trial_both(stages->trial, &waits);
-	if (status == HR_OK) status = try_stage(stages, 0, &waits);
-	if (status != HR_OK || waits <= stages->trial->ring->time[stages->trial->ring->n] / HIDDEN_SHARE) return status;
-	status = bisect(stages, &stage);
-	if (status == HR_OK) status = refine(stages, stage);
+	hr_status status = hr__trial_both(stages->trial, &cost);
+	if (status == HR_OK) status = try_stage(stages, 0, &cost);
+	if (status != HR_OK || cost - plain <= plain / HIDDEN_SHARE) return status;
+	status = search_stages(stages, &best);
+	if (status == HR_OK) status = refine(stages, best);
+	if (status == HR_OK && best > 0) status = refine(stages, best - 1);
 	return status == HR_OK ? change_both(stages->trial) : status;
 }
 

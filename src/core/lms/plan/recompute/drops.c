@@ -54,10 +54,11 @@ uint64_t hr__drops_excess(const hr__drops *drops, const hr__drop_choice *choice)
 	return highest_excess(drops->turns, choice, &where);
 }
 
-static void sum_excess(hr__drops *drops, const hr__drop_choice *choice, uint64_t most)
+/* Only turns with an excess of [least] and more count. */
+static void sum_excess(hr__drops *drops, const hr__drop_choice *choice, uint64_t least)
 {
 	const hr__turns *turns = drops->turns;
-	uint64_t least = most / 256 * choice->crest, excess = 0, weight = 0;
+	uint64_t excess = 0, weight = 0;
 	for (uint32_t i = 0; i < turns->count; i++) {
 		uint64_t here = excess_at(turns, choice, i);
 		drops->excess[i] = excess;
@@ -92,14 +93,12 @@ static double gain_of(const hr__drops *drops, uint32_t g)
 	return gain - (double)turns->early_bytes[g] * (double)(drops->weight[until] - drops->weight[end]);
 }
 
-static uint32_t list_gaps(hr__drops *drops, const hr__drop_choice *choice)
+static uint32_t list_gaps(hr__drops *drops)
 {
 	const hr__turns *turns = drops->turns;
 	uint32_t count = 0;
 	for (uint32_t g = 0; g < turns->recipes->ring->gap_count; g++) {
-		const hr__plan_gap *gap = &turns->recipes->ring->gaps[g];
 		if (turns->dropped[g] || turns->price_ns[g] == UINT64_MAX || turns->needed_at[g] == HR__PLAN_NEVER) continue;
-		if ((double)turns->price_ns[g] * 1048576.0 > (double)choice->most_ns_per_mib * (double)gap->bytes) continue;
 		double gain = gain_of(drops, g);
 		if (gain <= 0) continue;
 		drops->score[g] = ((double)turns->price_ns[g] + 1) / gain;
@@ -134,9 +133,9 @@ static uint32_t list_held(hr__drops *drops, uint32_t count)
 	return count;
 }
 
-static uint32_t list_candidates(hr__drops *drops, const hr__drop_choice *choice)
+static uint32_t list_candidates(hr__drops *drops)
 {
-	uint32_t count = list_held(drops, list_gaps(drops, choice));
+	uint32_t count = list_held(drops, list_gaps(drops));
 	hr__sort(drops->order, count, sizeof *drops->order, better, drops->score);
 	return count;
 }
@@ -177,11 +176,11 @@ static uint64_t take_candidate(hr__drops *drops, uint32_t candidate, uint32_t wh
 }
 
 /* Takes the best candidates. False if there are none. */
-static bool take_best(hr__drops *drops, const hr__drop_choice *choice, uint64_t most, uint32_t where)
+static bool take_best(hr__drops *drops, uint64_t most, uint32_t where)
 {
 	hr__turns *turns = drops->turns;
 	const hr__plan_ring *ring = turns->recipes->ring;
-	uint32_t count = list_candidates(drops, choice), took = 0;
+	uint32_t count = list_candidates(drops), took = 0;
 	uint64_t gone = 0, enough = most / SHARE_OF_ROUND;
 	double limit = count > 0 ? 1.5 * drops->score[drops->order[0]] : 0;
 	drops->round++;
@@ -203,8 +202,10 @@ bool hr__drops_step(hr__drops *drops, const hr__drop_choice *choice)
 	uint32_t where = 0;
 	uint64_t most = highest_excess(drops->turns, choice, &where);
 	if (most == 0) return false;
-	sum_excess(drops, choice, most);
-	return take_best(drops, choice, most, where);
+	sum_excess(drops, choice, most / 256 * choice->crest);
+	if (take_best(drops, most, where)) return true;
+	sum_excess(drops, choice, 0); /* nothing helps at the crest */
+	return take_best(drops, most, where);
 }
 
 bool hr__drops_make(hr__drops *drops, const hr__drop_choice *choice)

@@ -7,7 +7,6 @@
 typedef struct hr__drop_choice {
 	const uint64_t *allowed; /* by op: bytes that may be in use at it, and at the turns before it */
 	uint32_t crest;          /* only turns with this much of the highest excess count, in 256ths; 0 = all turns with an excess */
-	uint64_t most_ns_per_mib; /* a gap that costs more is kept; UINT64_MAX = no limit */
 } hr__drop_choice;
 
 typedef struct hr__drops {

@@ -15,6 +15,7 @@ static bool take_memory(hr__recipes *recipes)
 	       (recipes->valid_until = hr__plan_scratch_take(scratch, ops, sizeof(uint32_t))) != NULL &&
 	       (recipes->first_death = hr__plan_scratch_take(scratch, ops, sizeof(uint32_t))) != NULL &&
 	       (recipes->made_bytes = hr__plan_scratch_take(scratch, ops, sizeof(uint64_t))) != NULL &&
+	       (recipes->staying = hr__plan_scratch_take(scratch, ops, sizeof(uint64_t))) != NULL &&
 	       (recipes->use_index = hr__plan_scratch_take(scratch, step->use_count, sizeof(uint32_t))) != NULL &&
 	       (recipes->droppable = hr__plan_scratch_take(scratch, recipes->ring->gap_count, sizeof(bool))) != NULL;
 }
@@ -39,6 +40,8 @@ static void read_tensor(hr__recipes *recipes, uint32_t t)
 		if (gap == HR__PLAN_NO_GAP) continue;
 		recipes->droppable[gap] = true;
 		recipes->droppable_count++;
+		recipes->staying[ring->gaps[gap].from + 1] -= tensor->bytes; /* a difference to the op before, until they are summed up */
+		recipes->staying[ring->gaps[gap].to] += tensor->bytes;
 	}
 }
 
@@ -91,7 +94,12 @@ bool hr__recipes_open(hr__recipes *recipes, const hr__plan_ring *ring)
 		read_tensor(recipes, t);
 		next[t] = ring->first[t];
 	}
-	for (uint32_t i = 0; i < ring->n; i++) read_op(recipes, i, next);
+	uint64_t dropped = 0;
+	for (uint32_t i = 0; i < ring->n; i++) {
+		read_op(recipes, i, next);
+		dropped += recipes->staying[i];
+		recipes->staying[i] = ring->occupied[i] + dropped;
+	}
 	list_deaths(recipes);
 	return true;
 }

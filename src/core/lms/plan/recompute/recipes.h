@@ -18,6 +18,7 @@ typedef struct hr__recipes {
 	uint32_t *deaths;      /* tensors by the op that they die after */
 	uint32_t *first_death; /* by op: index in [deaths]; first_death[n] = their number */
 	bool *droppable;       /* by gap: the recipe makes what the tensor holds in the gap */
+	uint64_t *staying;     /* by op: bytes in use if all droppable gaps are dropped, and nothing runs again */
 	uint32_t droppable_count;
 } hr__recipes;
 

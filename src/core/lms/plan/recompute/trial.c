@@ -141,20 +141,18 @@ static hr_status plan_derived(hr__trial *trial, const hr__plan_step *step, hr__p
 	return status;
 }
 
-hr_status hr__trial_both(hr__trial *trial, uint64_t *waits)
+hr_status hr__trial_both(hr__trial *trial, uint64_t *cost)
 {
 	hr__derived derived;
 	hr__plan plan;
-	uint64_t cost;
-	*waits = UINT64_MAX;
+	*cost = UINT64_MAX;
 	trial->work += trial->turns.count / 2;
 	if (!hr__turns_make(&trial->turns, HR__TURNS_NO_PRICES)) return HR_OK;
 	if (!hr__derived_open(&derived, &trial->turns)) return no_memory(trial->ring);
-	hr_status status = plan_derived(trial, &derived.step, HR__MOVES_QUICK, &plan, &cost);
+	hr_status status = plan_derived(trial, &derived.step, HR__MOVES_QUICK, &plan, cost);
 	hr__derived_close(&derived);
-	if (status != HR_OK || cost == UINT64_MAX) return status;
-	*waits = plan.step_ns - trial->ring->time[trial->ring->n] - trial->turns.again_ns;
-	keep_if_best(trial, &trial->both, cost);
+	if (status != HR_OK) return status;
+	keep_if_best(trial, &trial->both, *cost);
 	hr__plan_free(&plan);
 	return HR_OK;
 }

@@ -38,9 +38,8 @@ void hr__trial_alone(hr__trial *trial);
 void hr__trial_judge_alone(hr__trial *trial);
 bool hr__trial_fits_alone(const hr__trial *trial);
 
-/* Tries them with moves. The cost is the time of the step, and a little for copies. *waits is the time that ops wait for copies;
- * UINT64_MAX if it does not fit. HR_NO_HOST_MEMORY. */
-hr_status hr__trial_both(hr__trial *trial, uint64_t *waits);
+/* Tries them with moves. *cost is the time of the step, and a little for copies; UINT64_MAX if it does not fit. HR_NO_HOST_MEMORY. */
+hr_status hr__trial_both(hr__trial *trial, uint64_t *cost);
 
 /* Writes the plan for [set]. HR_NO_HOST_MEMORY; then there is nothing to free. */
 hr_status hr__trial_write(hr__trial *trial, const hr__drop_set *set, hr__plan *out);
