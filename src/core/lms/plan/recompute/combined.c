@@ -4,7 +4,7 @@
  * steps with some drops, which fit with some moves. Each is a step of its own (derived.h), for which moves are planned as for any
  * other. The first stage is moving alone, the last one recomputing alone. The more is dropped, the more time is spent on computing,
  * and the less on waiting for the link. The best stage in between, often the first that hides nearly all copies behind compute, is
- * found by golden-section search. Then single gaps are dropped, or kept after all, as long as that helps.
+ * found by Fibonacci search. Then single gaps are dropped, or kept after all, as long as that helps.
  *
  * All of this is limited by counts of work, not by the clock, so that plans are deterministic. */
 #include "core/lms/plan/recompute/combined.h"
@@ -22,8 +22,9 @@
 #define REFINEMENTS 2u      /* stages that are made between two others */
 #define HIDDEN_SHARE 256u   /* copies are hidden if they cost less than this part of the step */
 #define CREST 80u           /* see drops.h */
-#define ALONE_WORK 60000u   /* for changing single gaps without moves: about 3 ms */
-#define BOTH_WORK 500000u   /* for all trials: about 20 ms */
+#define ALONE_WORK 60000u   /* for changing single gaps without moves: about 1 ms */
+#define STAGES_WORK 850000u /* for trying stages: about 28 ms */
+#define BOTH_WORK 450000u   /* for trying stages and changing single gaps */
 
 typedef struct hr__stages {
 	hr__trial *trial;
@@ -32,6 +33,7 @@ typedef struct hr__stages {
 	uint64_t excess[STAGES_MAX]; /* the highest, by stage */
 	hr__drop_set sets[STAGES_MAX];
 	uint32_t count;
+	uint64_t begun; /* work that was done before stages were tried */
 } hr__stages;
 
 static bool open_stages(hr__stages *stages, hr__trial *trial)
@@ -88,7 +90,7 @@ static void change_alone(hr__trial *trial, uint64_t most_work)
 		helped = false;
 		for (uint32_t g = 0; g < trial->ring->gap_count; g++) {
 			if (!trial->recipes.droppable[g]) continue;
-			if (trial->work >= most_work) return;
+			if (hr__trial_work(trial) >= most_work) return;
 			uint64_t before = trial->alone.cost;
 			hr__trial_use(trial, &trial->alone);
 			trial->turns.dropped[g] = !trial->turns.dropped[g];
@@ -101,16 +103,17 @@ static void change_alone(hr__trial *trial, uint64_t most_work)
 static void plan_alone(hr__stages *stages)
 {
 	make_stages(stages);
-	stages->trial->work = 0;
-	change_alone(stages->trial, ALONE_WORK);
+	change_alone(stages->trial, hr__trial_work(stages->trial) + ALONE_WORK);
 }
 
 /* ---- with moves ---- */
 
-/* Sets *cost, of stages that were not tried before. */
+/* Tries a stage that was not tried before. There is none after the last, so *cost is UINT64_MAX. */
 static hr_status try_stage(hr__stages *stages, uint32_t stage, uint64_t *cost)
 {
 	hr_status status = HR_OK;
+	*cost = UINT64_MAX;
+	if (stage >= stages->count) return HR_OK;
 	hr__drop_set *set = &stages->sets[stage];
 	if (set->cost == STAGE_UNTRIED) {
 		hr__trial_use(stages->trial, set);
@@ -120,21 +123,30 @@ static hr_status try_stage(hr__stages *stages, uint32_t stage, uint64_t *cost)
 	return status;
 }
 
-/* Finds the stage with the least cost by golden-section search: from stage to stage more time is spent on computing, and less on
- * waiting. */
+static bool has_work_left(const hr__stages *stages)
+{
+	return hr__trial_work(stages->trial) - stages->begun < STAGES_WORK;
+}
+
+/* Finds the stage with the least cost by Fibonacci search, which tries one more stage for each part that it leaves out: from stage to
+ * stage more time is spent on computing, and less on waiting. */
 static hr_status search_stages(hr__stages *stages, uint32_t *best)
 {
-	uint32_t low = 0, high = stages->count - 1;
+	uint32_t low = 0, smaller = 1, larger = 2; /* what is left begins at [low], and has [smaller] + [larger] - 1 stages */
 	uint64_t cost, other;
-	hr_status status = try_stage(stages, high, &cost);
-	while (status == HR_OK && high - low > 1) {
-		uint32_t part = (high - low) * 382 / 1000, left = low + (part > 0 ? part : 1), right = high - (part > 0 ? part : 1);
-		if (left >= right) right = left + 1 < high ? left + 1 : high;
-		status = try_stage(stages, left, &cost);
-		if (status == HR_OK) status = try_stage(stages, right, &other);
-		if (cost <= other) high = right;
-		else low = left;
-		if (left + 1 == right && high - low <= 2) break;
+	hr_status status = try_stage(stages, stages->count - 1, &cost);
+	while (smaller + larger <= stages->count) {
+		larger += smaller;
+		smaller = larger - smaller;
+	}
+	while (status == HR_OK && smaller > 0 && larger > smaller && has_work_left(stages)) {
+		status = try_stage(stages, low + smaller, &cost);
+		if (status == HR_OK) status = try_stage(stages, low + larger, &other);
+		if (status == HR_OK && cost > other) low += smaller;
+		larger -= smaller;
+		uint32_t swapped = smaller;
+		smaller = larger;
+		larger = swapped;
 	}
 	*best = 0;
 	for (uint32_t i = 1; i < stages->count; i++)
@@ -150,7 +162,7 @@ static hr_status refine(hr__stages *stages, uint32_t stage)
 	hr_status status = HR_OK;
 	if (stage + 1 >= stages->count) return HR_OK;
 	uint64_t more = stages->excess[stage], less = stages->excess[stage + 1];
-	for (uint32_t k = 1; k <= REFINEMENTS && more > less && status == HR_OK; k++) {
+	for (uint32_t k = 1; k <= REFINEMENTS && more > less && status == HR_OK && has_work_left(stages); k++) {
 		hr__drop_choice choice = choice_of(stages, less + (more - less) / (REFINEMENTS + 1) * k);
 		hr__trial_use(trial, &stages->sets[stage]);
 		if (hr__drops_choose(&trial->drops, &choice)) status = hr__trial_both(trial, &cost);
@@ -158,14 +170,14 @@ static hr_status refine(hr__stages *stages, uint32_t stage)
 	return status;
 }
 
-static hr_status change_both(hr__trial *trial)
+static hr_status change_both(hr__trial *trial, uint64_t most_work)
 {
 	uint64_t cost;
 	for (bool helped = true; helped && trial->both.cost < UINT64_MAX;) {
 		helped = false;
 		for (uint32_t g = 0; g < trial->ring->gap_count; g++) {
 			if (!trial->recipes.droppable[g]) continue;
-			if (trial->work >= BOTH_WORK) return HR_OK;
+			if (hr__trial_work(trial) >= most_work) return HR_OK;
 			uint64_t before = trial->both.cost;
 			hr__trial_use(trial, &trial->both);
 			trial->turns.dropped[g] = !trial->turns.dropped[g];
@@ -182,6 +194,7 @@ static hr_status plan_both(hr__stages *stages)
 {
 	uint32_t best = 0;
 	uint64_t cost, plain = stages->trial->ring->time[stages->trial->ring->n];
+	stages->begun = hr__trial_work(stages->trial);
 	hr__trial_use(stages->trial, &stages->trial->alone);
 	hr_status status = hr__trial_both(stages->trial, &cost);
 	if (status == HR_OK) status = try_stage(stages, 0, &cost);
@@ -189,7 +202,7 @@ static hr_status plan_both(hr__stages *stages)
 	status = search_stages(stages, &best);
 	if (status == HR_OK) status = refine(stages, best);
 	if (status == HR_OK && best > 0) status = refine(stages, best - 1);
-	return status == HR_OK ? change_both(stages->trial) : status;
+	return status == HR_OK ? change_both(stages->trial, stages->begun + BOTH_WORK) : status;
 }
 
 /* ---- the plan ---- */

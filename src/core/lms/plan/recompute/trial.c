@@ -53,6 +53,11 @@ void hr__trial_close(hr__trial *trial)
 	hr__plan_scratch_free(&trial->scratch);
 }
 
+uint64_t hr__trial_work(const hr__trial *trial)
+{
+	return trial->work + trial->turns.work / 5;
+}
+
 /* ---- sets ---- */
 
 static void keep_if_best(hr__trial *trial, hr__drop_set *set, uint64_t cost)
@@ -80,7 +85,6 @@ void hr__trial_use(hr__trial *trial, const hr__drop_set *set)
 
 void hr__trial_alone(hr__trial *trial)
 {
-	trial->work += trial->turns.count / 2 + trial->ring->gap_count / 2;
 	if (hr__turns_make(&trial->turns, HR__TURNS_NO_PRICES)) hr__trial_judge_alone(trial);
 }
 
@@ -146,7 +150,6 @@ hr_status hr__trial_both(hr__trial *trial, uint64_t *cost)
 	hr__derived derived;
 	hr__plan plan;
 	*cost = UINT64_MAX;
-	trial->work += trial->turns.count / 2;
 	if (!hr__turns_make(&trial->turns, HR__TURNS_NO_PRICES)) return HR_OK;
 	if (!hr__derived_open(&derived, &trial->turns)) return no_memory(trial->ring);
 	hr_status status = plan_derived(trial, &derived.step, HR__MOVES_QUICK, &plan, cost);

@@ -17,13 +17,16 @@ typedef struct hr__trial {
 	hr__recipes recipes;
 	hr__turns turns;
 	hr__drops drops;
-	uint64_t work; /* so far, in units of about 40 ns */
+	uint64_t work; /* of planning moves, so far, in units of about 30 ns */
 	hr__drop_set alone, both; /* the best by recomputing alone, and with moves */
 } hr__trial;
 
 /* False if there is no memory. */
 bool hr__trial_open(hr__trial *trial, const hr__plan_ring *ring);
 void hr__trial_close(hr__trial *trial);
+
+/* All work so far, in units of about 30 ns. */
+uint64_t hr__trial_work(const hr__trial *trial);
 
 /* Drops the gaps of [set] in the turns, and no others. */
 void hr__trial_use(hr__trial *trial, const hr__drop_set *set);

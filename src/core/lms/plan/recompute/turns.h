@@ -36,7 +36,7 @@ typedef struct hr__held {
 typedef struct hr__turns {
 	const hr__recipes *recipes;
 	hr__plan_scratch scratch;
-	uint64_t work; /* so far, in units of about 10 ns */
+	uint64_t work; /* so far, in units of about 6 ns */
 
 	/* which gaps are dropped, and which tensors are brief */
 	bool *dropped; /* by gap */
