@@ -327,8 +327,8 @@ static void test_plan_by_recomputing_is_close_to_the_best_of_all(void)
 /* ---- every way to move and to run ops again ---- */
 
 #define MIXED_AGAIN 2     /* most ops that run again */
-#define MIXED_WAYS 400    /* most sequences of turns of a step that is searched */
-#define MIXED_PLANS 300.0 /* most plans of moves for each */
+#define MIXED_WAYS 2000   /* most sequences of turns of a step that is searched */
+#define MIXED_PLANS 600.0 /* most plans of moves for each */
 
 /* A sequence of turns under construction, as a step of its own. */
 typedef struct mixed_turns {
@@ -487,11 +487,11 @@ static void test_plan_by_both_means_is_close_to_the_best_of_all(void)
 	static model m;
 	double planned = 0, best = 0, worst = 1;
 	uint64_t searched = 0, mixed = 0;
-	for (uint64_t round = 0; searched < hr_test_scaled(150); round++) {
+	for (uint64_t round = 0; searched < hr_test_scaled(300); round++) {
 		uint64_t seed = hr_test_seed() * 1000099 + round;
 		hr__plan plan;
-		if (round % 2 == 0) {
-			make_training_step(&m, 2 + (uint32_t)hr_rand_below(&seed, 2), &seed);
+		if (round % 4 > 0) {
+			make_training_step(&m, 2 + (uint32_t)hr_rand_below(&seed, 3), &seed);
 		} else {
 			model_random(&m, 6, 4, &seed);
 			make_some_pure(&m, &seed);

@@ -83,27 +83,75 @@ static void make_stages(hr__stages *stages)
 
 /* ---- by recomputing alone ---- */
 
-/* Drops or keeps single gaps as long as that helps. */
-static void change_alone(hr__trial *trial, uint64_t most_work)
+/* A change to the best set: gap [gap] is dropped, or kept after all; the same for [other], if there is one; or tensor [brief] becomes
+ * brief, or is held. */
+typedef struct hr__drop_change {
+	uint32_t gap, other, brief;
+} hr__drop_change;
+
+static void apply(hr__trial *trial, const hr__drop_set *set, hr__drop_change change)
 {
-	for (bool helped = true; helped;) {
-		helped = false;
-		for (uint32_t g = 0; g < trial->ring->gap_count; g++) {
-			if (!trial->recipes.droppable[g]) continue;
-			if (hr__trial_work(trial) >= most_work) return;
-			uint64_t before = trial->alone.cost;
-			hr__trial_use(trial, &trial->alone);
-			trial->turns.dropped[g] = !trial->turns.dropped[g];
-			hr__trial_alone(trial);
-			if (trial->alone.cost < before) helped = true;
-		}
+	hr__trial_use(trial, set);
+	bool *dropped = trial->turns.dropped, *brief = trial->turns.brief;
+	if (change.gap != HR__PLAN_NO_GAP) dropped[change.gap] = !dropped[change.gap];
+	if (change.other != HR__PLAN_NO_GAP) dropped[change.other] = !dropped[change.other];
+	if (change.brief != HR__PLAN_NEVER) brief[change.brief] = !brief[change.brief];
+}
+
+/* The change after [last]: single gaps, tensors, then one gap instead of another. False if there are no more. */
+static bool next_change(const hr__trial *trial, const hr__drop_set *set, hr__drop_change *last)
+{
+	const hr__recipes *recipes = &trial->recipes;
+	uint32_t gaps = trial->ring->gap_count, tensors = trial->ring->step->tensor_count;
+	if (last->brief == HR__PLAN_NEVER && last->other == HR__PLAN_NO_GAP) {
+		do last->gap++; /* from HR__PLAN_NO_GAP to 0 */
+		while (last->gap < gaps && !recipes->droppable[last->gap]);
+		if (last->gap < gaps) return true;
+		*last = (hr__drop_change){ HR__PLAN_NO_GAP, HR__PLAN_NO_GAP, HR__PLAN_NEVER };
 	}
+	if (last->gap == HR__PLAN_NO_GAP) {
+		do last->brief++;
+		while (last->brief < tensors && recipes->maker[last->brief] == HR__PLAN_NEVER);
+		if (last->brief < tensors) return true;
+		*last = (hr__drop_change){ 0, HR__PLAN_NO_GAP, HR__PLAN_NEVER };
+	}
+	for (; last->gap < gaps; last->gap++, last->other = HR__PLAN_NO_GAP) {
+		if (!set->dropped[last->gap]) continue;
+		do last->other++;
+		while (last->other < gaps && (set->dropped[last->other] || !recipes->droppable[last->other]));
+		if (last->other < gaps) return true;
+	}
+	return false;
+}
+
+/* Tries changes as long as that helps. With [both], moves are planned, too. */
+static hr_status change(hr__trial *trial, bool both, uint64_t most_work)
+{
+	const hr__drop_change before_all = { HR__PLAN_NO_GAP, HR__PLAN_NO_GAP, HR__PLAN_NEVER };
+	hr__drop_set *best = both ? &trial->both : &trial->alone;
+	hr__drop_change next = before_all;
+	hr_status status = HR_OK;
+	bool helped = false;
+	while (status == HR_OK && best->cost < UINT64_MAX && hr__trial_work(trial) < most_work) {
+		uint64_t before = best->cost, cost;
+		if (!next_change(trial, best, &next)) {
+			if (!helped) break;
+			next = before_all;
+			helped = false;
+			continue;
+		}
+		apply(trial, best, next);
+		if (both) status = hr__trial_both(trial, &cost);
+		else hr__trial_alone(trial);
+		if (best->cost < before) helped = true;
+	}
+	return status;
 }
 
 static void plan_alone(hr__stages *stages)
 {
 	make_stages(stages);
-	change_alone(stages->trial, hr__trial_work(stages->trial) + ALONE_WORK);
+	(void)change(stages->trial, false, hr__trial_work(stages->trial) + ALONE_WORK);
 }
 
 /* ---- with moves ---- */
@@ -170,25 +218,6 @@ static hr_status refine(hr__stages *stages, uint32_t stage)
 	return status;
 }
 
-static hr_status change_both(hr__trial *trial, uint64_t most_work)
-{
-	uint64_t cost;
-	for (bool helped = true; helped && trial->both.cost < UINT64_MAX;) {
-		helped = false;
-		for (uint32_t g = 0; g < trial->ring->gap_count; g++) {
-			if (!trial->recipes.droppable[g]) continue;
-			if (hr__trial_work(trial) >= most_work) return HR_OK;
-			uint64_t before = trial->both.cost;
-			hr__trial_use(trial, &trial->both);
-			trial->turns.dropped[g] = !trial->turns.dropped[g];
-			hr_status status = hr__trial_both(trial, &cost);
-			if (status != HR_OK) return status;
-			if (trial->both.cost < before) helped = true;
-		}
-	}
-	return HR_OK;
-}
-
 /* Little can be gained if moving alone hides its copies. */
 static hr_status plan_both(hr__stages *stages)
 {
@@ -202,7 +231,7 @@ static hr_status plan_both(hr__stages *stages)
 	status = search_stages(stages, &best);
 	if (status == HR_OK) status = refine(stages, best);
 	if (status == HR_OK && best > 0) status = refine(stages, best - 1);
-	return status == HR_OK ? change_both(stages->trial, stages->begun + BOTH_WORK) : status;
+	return status == HR_OK ? change(stages->trial, true, stages->begun + BOTH_WORK) : status;
 }
 
 /* ---- the plan ---- */
