@@ -470,24 +470,25 @@ static void print_outlook(const hr__plan_report *report)
 
 static void print_means(const hr__plan_report *report, const hr__outlook_step *step)
 {
-	if (!step->fits) printf(" %11s", "-");
-	else if (report->facts.plain_ns) printf(" %11.3f", (double)step->step_ns / (double)report->facts.plain_ns);
-	else printf(" %11.2f", (double)step->step_ns / 1e6);
+	if (!step->fits) printf(" %8s", "-");
+	else if (report->facts.plain_ns) printf(" %8.3f", (double)step->step_ns / (double)report->facts.plain_ns);
+	else printf(" %8.2f", (double)step->step_ns / 1e6);
 }
 
 static void print_outlooks(const hr__plan_report *report)
 {
 	char limit[16], out[16];
 	if (!report->recompute) return;
-	print_heading("Moving, running ops again, or both", report->facts.plain_ns ? " (times as long; by the planner's model, not played)"
-	                                                                         : " (ms a step; by the planner's model, not played)");
-	printf("  %10s %7s %11s %11s %11s %11s %10s %9s\n", "limit", "of peak", "least moving", "moving", "recomputing", "both", "moved out", "again ms");
+	char about[192];
+	snprintf(about, sizeof about, " (%s; least: the bound of moving; again: running ops again. By the planner's model, not played)",
+	         report->facts.plain_ns ? "times as long as without a limit" : "ms a step");
+	print_heading("Moving, running ops again, or both", about);
+	printf("  %10s %7s %8s %8s %8s %8s %10s %9s\n", "limit", "of peak", "least", "moving", "again", "both", "moved out", "again ms");
 	for (uint32_t i = 0; i < HR__CURVE_POINTS; i++) {
 		const hr__outlook *outlook = &report->outlooks[i];
 		const hr__outlook_step *both = &outlook->by[HR__BY_BOTH];
 		hr__outlook_step least = { .fits = both->fits, .step_ns = report->facts.plain_ns + outlook->bound_ns };
 		printf("  %10s %6.0f%%", size_text(outlook->limit, limit), 100 * share_of_peak(report, outlook->limit));
-		printf(" ");
 		print_means(report, &least);
 		for (int k = 0; k < HR__OUTLOOK_MEANS; k++) print_means(report, &outlook->by[k]);
 		if (both->fits) printf(" %10s %9.2f\n", size_text(both->bytes_out, out), (double)both->again_ns / 1e6);

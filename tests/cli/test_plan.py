@@ -2,6 +2,7 @@
 import json
 import struct
 import unittest
+from xml.etree import ElementTree
 
 import trace_file
 from command import CSV_HEADER, RMM_HEADER, TRACES, CommandTest, has, main, run
@@ -9,7 +10,8 @@ from command import CSV_HEADER, RMM_HEADER, TRACES, CommandTest, has, main, run
 USE_HEADER = "time_us,action,id,bytes,stream,name\n"
 MIB = 1 << 20
 FIELDS = {"fits", "peak_bytes", "limit_bytes", "least_limit_bytes", "working_set_bytes", "policy", "bytes_out", "bytes_in", "step_ms_plain", "step_ms_predicted", "bound_ms",
-          "slowdown", "step", "link_bytes_per_s", "fits_without_moving", "stats"}
+          "slowdown", "step", "link_bytes_per_s", "fits_without_moving", "stats", "recompute"}
+RECOMPUTE = {"predicted_by", "step_ms_moving", "step_ms_recomputing", "step_ms_both", "slowdown", "again_ms", "again_ops", "drops", "bytes_out", "bytes_in"}
 
 
 class Recorder:
@@ -202,7 +204,8 @@ class WrongUse(CommandTest):
             (["--link", "1e9"], ['"1e9"']), (["--link", "5 MB/s"], ['"5 MB/s"']), (["--link", "."], ['"."']),
             (["--policy", "learnt"], ['"learnt"', "did you mean learned?"]), (["--policy", ""], ["there are learned and lru"]),
             (["--step", "x"], ['"x"']), (["--step", "9"], ["no step 9", "0 to 0"]), (["--steps", "0"], ["--steps"]), (["--steps", "1001"], ["1 to 1000"]),
-            (["--page", "3000"], ["power of two"]), (["--host-limit", "0"], ["--host-limit 0"]), (["--limt", "1G"], ["--limit?"]),
+            (["--page", "3000"], ["power of two"]), (["--host-limit", "0"], ["--host-limit 0"]), (["--recompute=maybe"], ["--recompute is on or off", '"maybe"']),
+            (["--svg", "/nowhere/x.svg"], ["/nowhere/x.svg", "No such file"]), (["--limt", "1G"], ["--limit?"]),
         ]
         for arguments, says in cases:
             with self.subTest(arguments=arguments):
@@ -372,6 +375,83 @@ class Figures(PlanTest):
         self.assertRegex(text, r"forward_\d +1 +16.0 MiB")
         dear = self.passes("plan", self.file("t.csv", training(ns=100000000)), "--limit", "100MiB", "--link", "10")
         self.assertNotIn("Worth computing again", dear)
+
+
+class Recompute(PlanTest):
+    """Predictions of the planner's model, with ops that run again."""
+
+    @staticmethod
+    def network(op="aten::gelu", layers=10):
+        """Each layer makes what the backward pass reads: 16 MiB in 10 us, which take 610 us to move in both directions."""
+        trace = Recorder()
+        for step in range(3):
+            trace.step(step)
+            made = [trace.op("load", 10000, makes=[MIB])[0]]
+            saved = []
+            for _ in range(layers):
+                saved += trace.op(op, 10000, reads=[made[0]], makes=[16 * MIB])
+            for _ in range(layers):
+                trace.op("backward", 10000, reads=[saved[-1]], writes=[made[0]] if len(saved) == 1 else [])
+                trace.free(saved.pop())
+            trace.free(made[0])
+        return trace.text()
+
+    def outlook(self, text, *arguments):
+        plan = self.plan(self.file("t.csv", text), *arguments)
+        self.assertEqual(set(plan["recompute"]), RECOMPUTE)
+        return plan["recompute"], plan["step_ms_plain"]
+
+    def test_as_few_ops_run_again_as_are_needed(self):
+        # 100 MiB hold the input and six tensors. Four are made again, each in 10 us.
+        found, plain = self.outlook(self.network(), "--limit", "100MiB", "--link", "1")
+        self.assertAlmostEqual(plain, 0.21)
+        self.assertAlmostEqual(found["step_ms_recomputing"], plain + 0.04)
+        self.assertAlmostEqual(found["step_ms_both"], plain + 0.04)
+        self.assertEqual((found["again_ops"], found["drops"], found["bytes_out"], found["predicted_by"]), (4, 4, 0, "planner model"))
+        self.assertAlmostEqual(found["again_ms"], 0.04)
+        self.assertAlmostEqual(found["slowdown"], found["step_ms_both"] / plain, places=4)
+        self.assertGreater(found["step_ms_moving"], plain + 4 * 16.7)
+
+    def test_names_decide_what_may_run_again(self):
+        for name in ("gelu", "gelu.default", "aten::gelu"):
+            found, plain = self.outlook(self.network(name), "--limit", "100MiB", "--link", "1")
+            self.assertEqual(found["again_ops"], 4, name)
+        for name in ("gelu.out", "aten::bernoulli_", "scatter_add", "anything"):
+            found, plain = self.outlook(self.network(name), "--limit", "100MiB", "--link", "1")
+            self.assertEqual((found["again_ops"], found["drops"]), (0, 0), name)
+            self.assertIsNone(found["step_ms_recomputing"])
+            self.assertEqual(found["step_ms_both"], found["step_ms_moving"])
+
+    def test_both_takes_no_longer_than_one_alone(self):
+        trace = self.file("t.csv", self.network())
+        for point in self.json("plan", trace)["curve"]:
+            found = point["recompute"]
+            self.assertLessEqual(found["step_ms_both"], found["step_ms_moving"])
+            if found["step_ms_recomputing"] is not None:
+                self.assertLessEqual(found["step_ms_both"], found["step_ms_recomputing"])
+
+    def test_it_can_be_left_out(self):
+        trace = self.file("t.csv", self.network())
+        limited = ("plan", trace, "--limit", "100MiB")
+        self.assertIn("recompute ", self.passes(*limited))
+        self.assertEqual(self.passes(*limited), self.passes(*limited, "--recompute"))
+        self.assertNotIn("recompute ", self.passes(*limited, "--recompute=off"))
+        self.assertIsNone(self.json(*limited, "--recompute=off")["recompute"])
+        self.assertIn("running ops again, or both", self.passes("plan", trace))
+        self.assertNotIn("running ops again", self.passes("plan", trace, "--recompute=off"))
+
+    def test_the_picture_has_a_line_for_each_means(self):
+        trace, picture = self.file("a<b.csv", self.network()), self.file("x.svg", "")
+        self.passes("plan", trace, "--limit", "1GiB", "--svg", picture)
+        svg = ElementTree.fromstring(picture.read_text())
+        namespace = "{http://www.w3.org/2000/svg}"
+        text = " ".join(element.text for element in svg.iter(namespace + "text"))
+        for part in ("a<b.csv", "moving", "recomputing", "both", "least by moving", "30%", "memory limit"):
+            self.assertIn(part, text)
+        self.assertEqual(sum("L" in path.get("d") and path.get("d").count("L") > 1 for path in svg.iter(namespace + "path")), 4)
+
+    def test_a_picture_needs_uses(self):
+        self.fails(2, "plan", self.file("t.csv", CSV_HEADER + "0,a,1,100,0\n"), "--svg", self.file("x.svg", ""), says=["--svg", "nothing to draw"])
 
 
 class Steps(CommandTest):

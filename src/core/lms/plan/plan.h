@@ -75,7 +75,7 @@ typedef struct hr__plan_turn {
 	bool again;
 } hr__plan_turn;
 
-/* A time without memory of a tensor that is made again, or the end of the last copy of it. */
+/* A time without memory of a tensor that is made again, or the end of its last replica. */
 typedef struct hr__plan_drop {
 	uint32_t tensor;
 	uint32_t after;     /* its memory is freed, without a copy to the host, when this turn is done */

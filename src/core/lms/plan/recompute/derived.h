@@ -10,7 +10,7 @@ typedef struct hr__derived {
 	hr__plan_scratch scratch;
 } hr__derived;
 
-/* Copies what it needs from [turns]. Copies that are ghosts or second ones may not be evicted. False if there is no memory. */
+/* Keeps nothing of [turns]. Replicas that are ghosts or second ones may not be evicted. False if there is no memory. */
 bool hr__derived_open(hr__derived *derived, const hr__turns *turns);
 void hr__derived_close(hr__derived *derived);
 

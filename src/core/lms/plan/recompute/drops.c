@@ -107,7 +107,7 @@ static uint32_t list_gaps(hr__drops *drops)
 	return count;
 }
 
-/* Adds tensors whose copies are held where there is an excess. */
+/* Adds tensors whose replicas are held where there is an excess. */
 static uint32_t list_held(hr__drops *drops, uint32_t count)
 {
 	const hr__turns *turns = drops->turns;

@@ -44,7 +44,7 @@ bool hr__turns_open(hr__turns *turns, const hr__recipes *recipes)
 	    (turns->instances = hr__plan_scratch_take(scratch, instances, sizeof(hr__instance))) != NULL &&
 	    (turns->state = hr__plan_scratch_take(scratch, tensors, sizeof(uint8_t))) != NULL &&
 	    (turns->gap_of = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
-	    (turns->copy = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
+	    (turns->replica = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
 	    (turns->instance = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
 	    (turns->touched = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
 	    (turns->stamp = hr__plan_scratch_take(scratch, ops, sizeof(uint32_t))) != NULL &&
@@ -75,32 +75,32 @@ static uint64_t bytes_of(const hr__turns *turns, uint32_t tensor)
 	return turns->recipes->ring->step->tensors[tensor].bytes;
 }
 
-/* Whether there is a copy that can be used before op [op]. */
-static bool has_copy(const hr__turns *turns, uint32_t tensor, uint32_t op)
+/* Whether there is a replica that can be used before op [op]. */
+static bool has_replica(const hr__turns *turns, uint32_t tensor, uint32_t op)
 {
-	if (turns->copy[tensor] == HR__PLAN_NEVER) return false;
+	if (turns->replica[tensor] == HR__PLAN_NEVER) return false;
 	HR_ASSERT(turns->touched[tensor] <= op);
 	return !turns->brief[tensor] || turns->touched[tensor] == op;
 }
 
-/* A copy is needed by turn [turn], before op [before]. */
-static void hold_copy(hr__turns *turns, uint32_t tensor, uint32_t turn, uint32_t before)
+/* A replica is needed by turn [turn], before op [before]. */
+static void hold_replica(hr__turns *turns, uint32_t tensor, uint32_t turn, uint32_t before)
 {
-	const hr__instance *copy = &turns->instances[turns->copy[tensor]];
-	HR_ASSERT(has_copy(turns, tensor, before));
+	const hr__instance *replica = &turns->instances[turns->replica[tensor]];
+	HR_ASSERT(has_replica(turns, tensor, before));
 	if (turns->touched[tensor] < before && bytes_of(turns, tensor) >= turns->priced_bytes && turns->held_count < turns->room)
-		turns->held[turns->held_count++] = (hr__held){ tensor, copy->last + 1, turn };
+		turns->held[turns->held_count++] = (hr__held){ tensor, replica->last + 1, turn };
 	turns->touched[tensor] = before;
 }
 
-/* Counts the memory of a copy after the turn that made it. */
-static void end_copy(hr__turns *turns, uint32_t tensor)
+/* Counts the memory of a replica after the turn that made it. */
+static void end_replica(hr__turns *turns, uint32_t tensor)
 {
-	if (turns->copy[tensor] == HR__PLAN_NEVER) return;
-	const hr__instance *copy = &turns->instances[turns->copy[tensor]];
-	turns->change[copy->made + 1] += bytes_of(turns, tensor);
-	turns->change[copy->last + 1] -= bytes_of(turns, tensor);
-	turns->copy[tensor] = HR__PLAN_NEVER;
+	if (turns->replica[tensor] == HR__PLAN_NEVER) return;
+	const hr__instance *replica = &turns->instances[turns->replica[tensor]];
+	turns->change[replica->made + 1] += bytes_of(turns, tensor);
+	turns->change[replica->last + 1] -= bytes_of(turns, tensor);
+	turns->replica[tensor] = HR__PLAN_NEVER;
 }
 
 /* ---- prices ---- */
@@ -108,7 +108,7 @@ static void end_copy(hr__turns *turns, uint32_t tensor)
 static bool is_input_missing(const hr__turns *turns, uint32_t op, uint32_t use, uint32_t before)
 {
 	uint32_t t = turns->recipes->ring->step->uses[use].tensor;
-	return hr__recipes_is_input(turns->recipes, op, use) && turns->state[t] != RESIDENT && !has_copy(turns, t, before);
+	return hr__recipes_is_input(turns->recipes, op, use) && turns->state[t] != RESIDENT && !has_replica(turns, t, before);
 }
 
 /* Whether [tensor], missing as an input of [reader], can be made again before op [before]. */
@@ -189,11 +189,11 @@ static bool make_output(hr__turns *turns, uint32_t tensor, uint32_t turn, uint32
 {
 	uint32_t index;
 	hr__instance instance = { .tensor = tensor, .made = turn, .last = turn, .again = true, .ghost = turns->state[tensor] == DEAD };
-	instance.second = turns->state[tensor] == RESIDENT || has_copy(turns, tensor, before);
+	instance.second = turns->state[tensor] == RESIDENT || has_replica(turns, tensor, before);
 	if (!add_instance(turns, instance, &index)) return false;
 	if (instance.second) return true;
-	end_copy(turns, tensor);
-	turns->copy[tensor] = index;
+	end_replica(turns, tensor);
+	turns->replica[tensor] = index;
 	turns->touched[tensor] = before;
 	return true;
 }
@@ -213,7 +213,7 @@ static bool run_again(hr__turns *turns, uint32_t op, uint32_t before)
 		if (recipes->creator[t] == op) {
 			if (!make_output(turns, t, turn, before)) return false;
 		} else if (hr__recipes_is_input(recipes, op, u)) {
-			if (turns->state[t] != RESIDENT) turns->instances[turns->copy[t]].last = turn;
+			if (turns->state[t] != RESIDENT) turns->instances[turns->replica[t]].last = turn;
 			else note_need(turns, t, turn, before);
 		}
 	}
@@ -235,7 +235,7 @@ static hr__turns_result refuse(hr__turns *turns, uint32_t depth, uint32_t input)
 	return REFUSED;
 }
 
-/* Makes a copy of [tensor], which is dropped, before op [before]. */
+/* Makes a replica of [tensor], which is dropped, before op [before]. */
 static hr__turns_result make_again(hr__turns *turns, uint32_t tensor, uint32_t before)
 {
 	const hr__recipes *recipes = turns->recipes;
@@ -253,8 +253,8 @@ static hr__turns_result make_again(hr__turns *turns, uint32_t tensor, uint32_t b
 		}
 		uint32_t use = frame->use++, input = step->uses[use].tensor;
 		if (!hr__recipes_is_input(recipes, frame->op, use) || turns->state[input] == RESIDENT) continue;
-		if (has_copy(turns, input, before)) {
-			hold_copy(turns, input, turns->count, before);
+		if (has_replica(turns, input, before)) {
+			hold_replica(turns, input, turns->count, before);
 			continue;
 		}
 		uint32_t ghosts = turns->state[input] == DEAD ? frame->ghosts + 1 : 0;
@@ -274,14 +274,14 @@ static hr__turns_result bring_back(hr__turns *turns, uint32_t op)
 	for (uint32_t u = step->ops[op].first_use; u < hr__recipes_end_of_uses(step, op); u++) {
 		uint32_t t = step->uses[u].tensor;
 		if (turns->state[t] != DROPPED) continue;
-		hr__turns_result result = has_copy(turns, t, op) ? MADE : make_again(turns, t, op);
+		hr__turns_result result = has_replica(turns, t, op) ? MADE : make_again(turns, t, op);
 		if (result != MADE) return result;
-		hold_copy(turns, t, turns->count, op);
-		hr__instance *copy = &turns->instances[turns->copy[t]];
-		copy->last = HR__PLAN_NEVER;
-		turns->change[copy->made + 1] += bytes_of(turns, t);
-		turns->instance[t] = turns->copy[t];
-		turns->copy[t] = HR__PLAN_NEVER;
+		hold_replica(turns, t, turns->count, op);
+		hr__instance *replica = &turns->instances[turns->replica[t]];
+		replica->last = HR__PLAN_NEVER;
+		turns->change[replica->made + 1] += bytes_of(turns, t);
+		turns->instance[t] = turns->replica[t];
+		turns->replica[t] = HR__PLAN_NEVER;
 		turns->state[t] = RESIDENT;
 	}
 	return MADE;
@@ -340,7 +340,7 @@ static hr__turns_result begin(hr__turns *turns)
 	}
 	for (uint32_t t = 0; t < ring->step->tensor_count; t++) {
 		turns->gap_of[t] = HR__PLAN_NO_GAP;
-		turns->copy[t] = HR__PLAN_NEVER;
+		turns->replica[t] = HR__PLAN_NEVER;
 		turns->state[t] = UNBORN;
 		if (turns->recipes->creator[t] != HR__PLAN_NEVER) continue;
 		turns->state[t] = RESIDENT;
@@ -353,7 +353,7 @@ static hr__turns_result begin(hr__turns *turns)
 static void sum_up(hr__turns *turns)
 {
 	uint64_t more = 0;
-	for (uint32_t t = 0; t < turns->recipes->ring->step->tensor_count; t++) end_copy(turns, t);
+	for (uint32_t t = 0; t < turns->recipes->ring->step->tensor_count; t++) end_replica(turns, t);
 	for (uint32_t i = 0; i < turns->count; i++) {
 		more += turns->change[i];
 		turns->occupied[i] += more;

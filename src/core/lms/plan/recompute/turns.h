@@ -7,9 +7,9 @@
  *   needed      at the end of the gap, or earlier as the input of an op that runs again
  *   made again  just before the op that needs it, after whatever inputs are missing. An op that runs again makes all of its outputs
  *
- * A COPY is an output of an op that ran again. It is HELD until it is needed for the last time. A copy of a BRIEF tensor is not: it is
- * freed when the op of the step before which it was made comes next, and the op runs once more when needed. A copy of a tensor that
- * the step has destroyed is a GHOST. A copy that is needed at the end of the gap becomes the tensor. An output that is still there is
+ * A REPLICA is an output of an op that ran again. It is HELD until it is needed for the last time. A replica of a BRIEF tensor is not: it is
+ * freed when the op of the step before which it was made comes next, and the op runs once more when needed. A replica of a tensor that
+ * the step has destroyed is a GHOST. A replica that is needed at the end of the gap becomes the tensor. An output that is still there is
  * made a second time, and freed at once. */
 #ifndef HR_LMS_PLAN_TURNS_H
 #define HR_LMS_PLAN_TURNS_H
@@ -17,7 +17,7 @@
 #include "core/lms/plan/recompute/recipes.h"
 
 #define HR__TURNS_NO_PRICES UINT64_MAX
-#define HR__GHOST_DEPTH 32u /* most ghosts in a row in a chain of recipes */
+#define HR__GHOST_DEPTH 8u /* most ghosts in a row in a chain of recipes; the recorded steps gain nothing from more than 4 */
 
 /* A tensor during a time in which it has memory. */
 typedef struct hr__instance {
@@ -28,7 +28,7 @@ typedef struct hr__instance {
 	bool ghost;          /* the tensor was destroyed before */
 } hr__instance;
 
-/* A time between two turns that need a copy. */
+/* A time between two turns that need a replica. */
 typedef struct hr__held {
 	uint32_t tensor, first, end; /* turns: after the one that needed it, up to the one that needs it again */
 } hr__held;
@@ -61,16 +61,16 @@ typedef struct hr__turns {
 	uint64_t *early_bytes;
 	uint32_t *early_until;
 
-	/* Times in which copies are held, only if there are prices. Those that there is no room for are left out. */
+	/* Times in which replicas are held, only if there are prices. Those that there is no room for are left out. */
 	hr__held *held;
 	uint32_t held_count;
 
 	/* while turns are made */
 	uint8_t *state;     /* by tensor */
 	uint32_t *gap_of;   /* by tensor: the gap that it is in */
-	uint32_t *copy;     /* by tensor: the instance that is its copy; HR__PLAN_NEVER = none */
+	uint32_t *replica;     /* by tensor: the instance that is its replica; HR__PLAN_NEVER = none */
 	uint32_t *instance; /* by tensor: the instance while it is resident */
-	uint32_t *touched;  /* by tensor: the op before which its copy was last needed */
+	uint32_t *touched;  /* by tensor: the op before which its replica was last needed */
 	uint32_t *stamp;    /* by op: the walk that counted it */
 	uint32_t walk;
 	uint64_t *change; /* by turn: bytes in use more than at the turn before, besides those of the step */
