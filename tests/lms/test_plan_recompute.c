@@ -346,6 +346,18 @@ typedef struct mixed_search {
 
 #define MIXED_NONE UINT32_MAX
 
+/* States are large, so they are not on the stack. */
+static mixed_turns mixed_states[4 * ORACLE_OPS];
+static uint32_t mixed_depth;
+
+static mixed_turns *copy_mixed(const mixed_turns *from)
+{
+	CHECK_LT(mixed_depth, sizeof mixed_states / sizeof mixed_states[0]);
+	mixed_turns *s = &mixed_states[mixed_depth++];
+	*s = *from;
+	return s;
+}
+
 static void use_in_turn(mixed_turns *s, uint32_t turn, uint32_t k, bool write)
 {
 	s->m.used[turn][k] = true;
@@ -390,13 +402,14 @@ static void drop_mixed(mixed_search *all, const mixed_turns *from, uint32_t op, 
 		if (!is_written_in(m, t, maker + 1, op + 1) && has_use_from(m, t, op + 1)) may |= 1u << t;
 	}
 	for (uint32_t set = may;; set = (set - 1) & may) {
-		mixed_turns s = *from;
+		mixed_turns *s = copy_mixed(from);
 		for (uint32_t t = 0; t < m->step.tensor_count; t++) {
 			if (!(set >> t & 1)) continue;
-			s.m.tensors[s.current[t]].died = turn;
-			s.current[t] = MIXED_NONE;
+			s->m.tensors[s->current[t]].died = turn;
+			s->current[t] = MIXED_NONE;
 		}
-		go_mixed(all, &s, op + 1);
+		go_mixed(all, s, op + 1);
+		mixed_depth--;
 		if (set == 0 || all->too_many) return;
 	}
 }
@@ -404,64 +417,75 @@ static void drop_mixed(mixed_search *all, const mixed_turns *from, uint32_t op, 
 static void run_mixed(mixed_search *all, const mixed_turns *from, uint32_t op)
 {
 	const model *m = all->m;
-	mixed_turns s = *from;
-	uint32_t turn = s.m.step.op_count++;
-	s.m.ops[turn].ns = m->ops[op].ns;
+	for (uint32_t t = 0; t < m->step.tensor_count; t++)
+		if (m->used[op][t] && !model_creates(m, op, t) && from->current[t] == MIXED_NONE) return;
+	mixed_turns *s = copy_mixed(from);
+	uint32_t turn = s->m.step.op_count++;
+	s->m.ops[turn].ns = m->ops[op].ns;
 	for (uint32_t t = 0; t < m->step.tensor_count; t++) {
 		if (!m->used[op][t]) continue;
-		if (model_creates(m, op, t)) s.current[t] = make_in_turn(all, &s, turn, t);
-		else if (s.current[t] == MIXED_NONE) return;
-		else use_in_turn(&s, turn, s.current[t], m->wrote[op][t]);
+		if (model_creates(m, op, t)) s->current[t] = make_in_turn(all, s, turn, t);
+		else use_in_turn(s, turn, s->current[t], m->wrote[op][t]);
 	}
 	for (uint32_t t = 0; t < m->step.tensor_count; t++) {
 		if (m->tensors[t].died != op) continue;
-		s.m.tensors[s.current[t]].died = turn;
-		s.current[t] = MIXED_NONE;
-		s.dead[t] = true;
+		s->m.tensors[s->current[t]].died = turn;
+		s->current[t] = MIXED_NONE;
+		s->dead[t] = true;
 	}
-	drop_mixed(all, &s, op, turn);
+	drop_mixed(all, s, op, turn);
+	mixed_depth--;
 }
 
-/* Runs [again] once more before [op]. Copies of destroyed tensors live until their last use. */
+static bool can_run_again(const mixed_search *all, const mixed_turns *s, uint32_t op, uint32_t again)
+{
+	const model *m = all->m;
+	for (uint32_t t = 0; t < m->step.tensor_count; t++) {
+		if (!model_reads_again(m, again, t)) continue;
+		if (s->current[t] == MIXED_NONE || is_written_in(m, t, again + 1, op)) return false;
+		if (s->dead[t] && is_written_in(m, t, model_first_use(m, t) + 1, again)) return false;
+	}
+	return m->ops[again].pure;
+}
+
+/* Runs [again] once more before [op]. Replicas of destroyed tensors live until their last use. */
 static void again_mixed(mixed_search *all, const mixed_turns *from, uint32_t op, uint32_t again)
 {
 	const model *m = all->m;
-	mixed_turns s = *from;
-	uint32_t turn = s.m.step.op_count++;
+	mixed_turns *s = copy_mixed(from);
+	uint32_t turn = s->m.step.op_count++;
 	bool useful = false;
-	s.m.ops[turn].ns = m->ops[again].ns;
-	s.again++;
+	s->m.ops[turn].ns = m->ops[again].ns;
+	s->again++;
 	for (uint32_t t = 0; t < m->step.tensor_count; t++) {
 		if (!model_reads_again(m, again, t)) continue;
-		uint32_t maker = model_first_use(m, t);
-		if (s.current[t] == MIXED_NONE || is_written_in(m, t, again + 1, op)) return;
-		if (s.dead[t] && is_written_in(m, t, maker + 1, again)) return;
-		use_in_turn(&s, turn, s.current[t], false);
-		if (s.dead[t]) s.m.tensors[s.current[t]].died = turn;
+		use_in_turn(s, turn, s->current[t], false);
+		if (s->dead[t]) s->m.tensors[s->current[t]].died = turn;
 	}
 	for (uint32_t t = 0; t < m->step.tensor_count; t++) {
 		if (!model_creates(m, again, t)) continue;
-		uint32_t k = make_in_turn(all, &s, turn, t);
-		bool second = s.current[t] != MIXED_NONE || (!s.dead[t] && is_written_in(m, t, again + 1, op));
-		if (second || s.dead[t]) s.m.tensors[k].died = turn, s.m.tensors[k].never_evict = true;
+		uint32_t k = make_in_turn(all, s, turn, t);
+		bool second = s->current[t] != MIXED_NONE || (!s->dead[t] && is_written_in(m, t, again + 1, op));
+		if (second || s->dead[t]) s->m.tensors[k].died = turn, s->m.tensors[k].never_evict = true;
 		if (second) continue;
-		s.current[t] = k;
+		s->current[t] = k;
 		useful = true;
 	}
-	if (useful) go_mixed(all, &s, op);
+	if (useful) go_mixed(all, s, op);
+	mixed_depth--;
 }
 
 static void go_mixed(mixed_search *all, const mixed_turns *from, uint32_t op)
 {
 	if (all->too_many) return;
 	if (op == all->m->step.op_count) {
-		mixed_turns s = *from;
-		end_mixed(all, &s);
+		end_mixed(all, copy_mixed(from));
+		mixed_depth--;
 		return;
 	}
 	run_mixed(all, from, op);
 	for (uint32_t again = 0; again < op && from->again < MIXED_AGAIN; again++)
-		if (all->m->ops[again].pure) again_mixed(all, from, op, again);
+		if (can_run_again(all, from, op, again)) again_mixed(all, from, op, again);
 }
 
 /* The least time of a step over all plans with few ops that run again; UINT64_MAX if there are too many plans. */

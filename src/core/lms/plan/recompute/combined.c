@@ -27,7 +27,7 @@
 #define BOTH_WORK 450000u   /* for trying stages and changing single gaps */
 
 typedef struct hr__stages {
-	hr__trial *trial;
+	hr__drop_trial *trial;
 	hr__plan_scratch scratch;
 	uint64_t *allowed; /* by op */
 	uint64_t excess[STAGES_MAX]; /* the highest, by stage */
@@ -36,7 +36,7 @@ typedef struct hr__stages {
 	uint64_t begun; /* work that was done before stages were tried */
 } hr__stages;
 
-static bool open_stages(hr__stages *stages, hr__trial *trial)
+static bool open_stages(hr__stages *stages, hr__drop_trial *trial)
 {
 	*stages = (hr__stages){ .trial = trial };
 	uint32_t gaps = trial->ring->gap_count;
@@ -67,7 +67,7 @@ static hr__drop_choice choice_of(hr__stages *stages, uint64_t more)
 /* Stages with less and less excess, down to none if that is possible. */
 static void make_stages(hr__stages *stages)
 {
-	hr__trial *trial = stages->trial;
+	hr__drop_trial *trial = stages->trial;
 	hr__drop_choice choice = choice_of(stages, 0);
 	trial->drops.least_bytes = 0;
 	stages->count = 0;
@@ -89,7 +89,7 @@ typedef struct hr__drop_change {
 	uint32_t gap, other, brief;
 } hr__drop_change;
 
-static void apply(hr__trial *trial, const hr__drop_set *set, hr__drop_change change)
+static void apply(hr__drop_trial *trial, const hr__drop_set *set, hr__drop_change change)
 {
 	hr__trial_use(trial, set);
 	bool *dropped = trial->turns.dropped, *brief = trial->turns.brief;
@@ -99,7 +99,7 @@ static void apply(hr__trial *trial, const hr__drop_set *set, hr__drop_change cha
 }
 
 /* The change after [last]: single gaps, tensors, then one gap instead of another. False if there are no more. */
-static bool next_change(const hr__trial *trial, const hr__drop_set *set, hr__drop_change *last)
+static bool next_change(const hr__drop_trial *trial, const hr__drop_set *set, hr__drop_change *last)
 {
 	const hr__recipes *recipes = &trial->recipes;
 	uint32_t gaps = trial->ring->gap_count, tensors = trial->ring->step->tensor_count;
@@ -125,7 +125,7 @@ static bool next_change(const hr__trial *trial, const hr__drop_set *set, hr__dro
 }
 
 /* Tries changes as long as that helps. With [both], moves are planned, too. */
-static hr_status change(hr__trial *trial, bool both, uint64_t most_work)
+static hr_status change(hr__drop_trial *trial, bool both, uint64_t most_work)
 {
 	const hr__drop_change before_all = { HR__PLAN_NO_GAP, HR__PLAN_NO_GAP, HR__PLAN_NEVER };
 	hr__drop_set *best = both ? &trial->both : &trial->alone;
@@ -205,7 +205,7 @@ static hr_status search_stages(hr__stages *stages, uint32_t *best)
 /* Tries what is between a stage and the one after it. */
 static hr_status refine(hr__stages *stages, uint32_t stage)
 {
-	hr__trial *trial = stages->trial;
+	hr__drop_trial *trial = stages->trial;
 	uint64_t cost;
 	hr_status status = HR_OK;
 	if (stage + 1 >= stages->count) return HR_OK;
@@ -242,7 +242,7 @@ static hr_status no_memory(const hr__plan_ring *ring)
 }
 
 /* Moves are planned anew, so that the time may differ from that of the trial. */
-static hr_status write_best(hr__trial *trial, const hr__drop_set *best, hr__plan *out)
+static hr_status write_best(hr__drop_trial *trial, const hr__drop_set *best, hr__plan *out)
 {
 	hr_status status = hr__trial_write(trial, best, out);
 	if (status != HR_OK || !hr__trial_fits_alone(trial) || out->step_ns <= trial->alone.cost) return status;
@@ -250,7 +250,7 @@ static hr_status write_best(hr__trial *trial, const hr__drop_set *best, hr__plan
 	return hr__trial_write(trial, &trial->alone, out);
 }
 
-static hr_status search(hr__trial *trial, hr__plan_means means, hr__plan *out)
+static hr_status search(hr__drop_trial *trial, hr__plan_means means, hr__plan *out)
 {
 	hr__stages stages;
 	hr_status status = HR_OK;
@@ -286,7 +286,7 @@ static hr_status compare_with_moves(const hr__plan_ring *ring, hr__plan *out)
 
 hr_status hr__combined_make(const hr__plan_ring *ring, hr__plan_means means, hr__plan *out)
 {
-	hr__trial trial;
+	hr__drop_trial trial;
 	*out = (hr__plan){ 0 };
 	if (!hr__trial_open(&trial, ring)) return no_memory(ring);
 	bool can_drop = trial.recipes.droppable_count > 0;

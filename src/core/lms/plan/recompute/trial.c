@@ -27,7 +27,7 @@ static uint64_t add_capped(uint64_t a, uint64_t b)
 
 /* ---- memory ---- */
 
-static bool open_set(hr__trial *trial, hr__drop_set *set)
+static bool open_set(hr__drop_trial *trial, hr__drop_set *set)
 {
 	*set = (hr__drop_set){ .cost = UINT64_MAX };
 	set->dropped = hr__plan_scratch_take(&trial->scratch, trial->ring->gap_count, sizeof *set->dropped);
@@ -35,9 +35,9 @@ static bool open_set(hr__trial *trial, hr__drop_set *set)
 	return set->dropped != NULL && set->brief != NULL;
 }
 
-bool hr__trial_open(hr__trial *trial, const hr__plan_ring *ring)
+bool hr__trial_open(hr__drop_trial *trial, const hr__plan_ring *ring)
 {
-	*trial = (hr__trial){ .ring = ring };
+	*trial = (hr__drop_trial){ .ring = ring };
 	if (open_set(trial, &trial->alone) && open_set(trial, &trial->both) && hr__recipes_open(&trial->recipes, ring) &&
 	    hr__turns_open(&trial->turns, &trial->recipes) && hr__drops_open(&trial->drops, &trial->turns))
 		return true;
@@ -45,7 +45,7 @@ bool hr__trial_open(hr__trial *trial, const hr__plan_ring *ring)
 	return false;
 }
 
-void hr__trial_close(hr__trial *trial)
+void hr__trial_close(hr__drop_trial *trial)
 {
 	hr__drops_close(&trial->drops);
 	hr__turns_close(&trial->turns);
@@ -53,27 +53,27 @@ void hr__trial_close(hr__trial *trial)
 	hr__plan_scratch_free(&trial->scratch);
 }
 
-uint64_t hr__trial_work(const hr__trial *trial)
+uint64_t hr__trial_work(const hr__drop_trial *trial)
 {
 	return trial->work + trial->turns.work / 5;
 }
 
 /* ---- sets ---- */
 
-static void keep_if_best(hr__trial *trial, hr__drop_set *set, uint64_t cost)
+static void keep_if_best(hr__drop_trial *trial, hr__drop_set *set, uint64_t cost)
 {
 	if (cost >= set->cost) return;
 	set->cost = cost;
 	hr__trial_save(trial, set);
 }
 
-void hr__trial_save(const hr__trial *trial, hr__drop_set *set)
+void hr__trial_save(const hr__drop_trial *trial, hr__drop_set *set)
 {
 	memcpy(set->dropped, trial->turns.dropped, trial->ring->gap_count * sizeof *set->dropped);
 	memcpy(set->brief, trial->turns.brief, trial->ring->step->tensor_count * sizeof *set->brief);
 }
 
-void hr__trial_use(hr__trial *trial, const hr__drop_set *set)
+void hr__trial_use(hr__drop_trial *trial, const hr__drop_set *set)
 {
 	HR_ASSERT(set->cost < UINT64_MAX);
 	memcpy(trial->turns.dropped, set->dropped, trial->ring->gap_count * sizeof *set->dropped);
@@ -83,12 +83,12 @@ void hr__trial_use(hr__trial *trial, const hr__drop_set *set)
 
 /* ---- alone ---- */
 
-void hr__trial_alone(hr__trial *trial)
+void hr__trial_alone(hr__drop_trial *trial)
 {
 	if (hr__turns_make(&trial->turns, HR__TURNS_NO_PRICES)) hr__trial_judge_alone(trial);
 }
 
-void hr__trial_judge_alone(hr__trial *trial)
+void hr__trial_judge_alone(hr__drop_trial *trial)
 {
 	uint64_t most = 0, memory = trial->ring->machine->memory;
 	for (uint32_t i = 0; i < trial->turns.count; i++)
@@ -98,7 +98,7 @@ void hr__trial_judge_alone(hr__trial *trial)
 	keep_if_best(trial, &trial->alone, most > memory ? add_capped(COST_UNFIT, most - memory) : step_ns);
 }
 
-bool hr__trial_fits_alone(const hr__trial *trial)
+bool hr__trial_fits_alone(const hr__drop_trial *trial)
 {
 	return trial->alone.cost < COST_UNFIT;
 }
@@ -118,7 +118,7 @@ static uint64_t cost_of(const hr__plan_machine *machine, const hr__plan_step *st
 }
 
 /* Plans moves for a step that is the turns. *cost is UINT64_MAX if they do not fit; then there is no plan. */
-static hr_status plan_derived(hr__trial *trial, const hr__plan_step *step, hr__plan_effort effort, hr__plan *out, uint64_t *cost)
+static hr_status plan_derived(hr__drop_trial *trial, const hr__plan_step *step, hr__plan_effort effort, hr__plan *out, uint64_t *cost)
 {
 	const hr__plan_machine *machine = trial->ring->machine;
 	hr__plan_ring ring;
@@ -145,7 +145,7 @@ static hr_status plan_derived(hr__trial *trial, const hr__plan_step *step, hr__p
 	return status;
 }
 
-hr_status hr__trial_both(hr__trial *trial, uint64_t *cost)
+hr_status hr__trial_both(hr__drop_trial *trial, uint64_t *cost)
 {
 	hr__derived derived;
 	hr__plan plan;
@@ -240,7 +240,7 @@ static bool write_turns(const hr__turns *turns, const hr__derived *derived, uint
 }
 
 /* Plans moves quickly and, if ops wait for copies, thoroughly. */
-static hr_status plan_moves_of(hr__trial *trial, const hr__plan_step *step, hr__plan *out)
+static hr_status plan_moves_of(hr__drop_trial *trial, const hr__plan_step *step, hr__plan *out)
 {
 	hr__plan other;
 	uint64_t cost, other_cost;
@@ -256,7 +256,7 @@ static hr_status plan_moves_of(hr__trial *trial, const hr__plan_step *step, hr__
 	return status;
 }
 
-hr_status hr__trial_write(hr__trial *trial, const hr__drop_set *set, hr__plan *out)
+hr_status hr__trial_write(hr__drop_trial *trial, const hr__drop_set *set, hr__plan *out)
 {
 	hr__derived derived;
 	hr__plan_scratch scratch = { 0 };

@@ -11,7 +11,7 @@ typedef struct hr__drop_set {
 	uint64_t cost; /* UINT64_MAX = nothing was tried, or it is not possible */
 } hr__drop_set;
 
-typedef struct hr__trial {
+typedef struct hr__drop_trial {
 	const hr__plan_ring *ring;
 	hr__plan_scratch scratch;
 	hr__recipes recipes;
@@ -19,32 +19,32 @@ typedef struct hr__trial {
 	hr__drops drops;
 	uint64_t work; /* of planning moves, so far, in units of about 30 ns */
 	hr__drop_set alone, both; /* the best by recomputing alone, and with moves */
-} hr__trial;
+} hr__drop_trial;
 
 /* False if there is no memory. */
-bool hr__trial_open(hr__trial *trial, const hr__plan_ring *ring);
-void hr__trial_close(hr__trial *trial);
+bool hr__trial_open(hr__drop_trial *trial, const hr__plan_ring *ring);
+void hr__trial_close(hr__drop_trial *trial);
 
 /* All work so far, in units of about 30 ns. */
-uint64_t hr__trial_work(const hr__trial *trial);
+uint64_t hr__trial_work(const hr__drop_trial *trial);
 
 /* Drops the gaps of [set] in the turns, and no others. */
-void hr__trial_use(hr__trial *trial, const hr__drop_set *set);
+void hr__trial_use(hr__drop_trial *trial, const hr__drop_set *set);
 
 /* Sets the gaps and tensors of [set] to those of the turns. */
-void hr__trial_save(const hr__trial *trial, hr__drop_set *set);
+void hr__trial_save(const hr__drop_trial *trial, hr__drop_set *set);
 
 /* Tries the gaps that are dropped in the turns, without moves. The cost is the time of the step, or more than that of any step: the
  * bytes that do not fit. */
-void hr__trial_alone(hr__trial *trial);
+void hr__trial_alone(hr__drop_trial *trial);
 /* The same for turns that have been made. */
-void hr__trial_judge_alone(hr__trial *trial);
-bool hr__trial_fits_alone(const hr__trial *trial);
+void hr__trial_judge_alone(hr__drop_trial *trial);
+bool hr__trial_fits_alone(const hr__drop_trial *trial);
 
 /* Tries them with moves. *cost is the time of the step, and a little for copies; UINT64_MAX if it does not fit. HR_NO_HOST_MEMORY. */
-hr_status hr__trial_both(hr__trial *trial, uint64_t *cost);
+hr_status hr__trial_both(hr__drop_trial *trial, uint64_t *cost);
 
 /* Writes the plan for [set]. HR_NO_HOST_MEMORY; then there is nothing to free. */
-hr_status hr__trial_write(hr__trial *trial, const hr__drop_set *set, hr__plan *out);
+hr_status hr__trial_write(hr__drop_trial *trial, const hr__drop_set *set, hr__plan *out);
 
 #endif
