@@ -223,6 +223,7 @@ static hr_status plan_both(hr__stages *stages)
 {
 	uint32_t best = 0;
 	uint64_t cost, plain = stages->trial->ring->time[stages->trial->ring->n];
+	HR_ASSERT(stages->count > 0);
 	stages->begun = hr__trial_work(stages->trial);
 	hr__trial_use(stages->trial, &stages->trial->alone);
 	hr_status status = hr__trial_both(stages->trial, &cost);

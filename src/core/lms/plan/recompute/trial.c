@@ -75,7 +75,6 @@ void hr__trial_save(const hr__drop_trial *trial, hr__drop_set *set)
 
 void hr__trial_use(hr__drop_trial *trial, const hr__drop_set *set)
 {
-	HR_ASSERT(set->cost < UINT64_MAX);
 	memcpy(trial->turns.dropped, set->dropped, trial->ring->gap_count * sizeof *set->dropped);
 	memset(trial->turns.banned, 0, trial->ring->gap_count * sizeof *trial->turns.banned);
 	memcpy(trial->turns.brief, set->brief, trial->ring->step->tensor_count * sizeof *set->brief);
@@ -260,6 +259,7 @@ hr_status hr__trial_write(hr__drop_trial *trial, const hr__drop_set *set, hr__pl
 {
 	hr__derived derived;
 	hr__plan_scratch scratch = { 0 };
+	HR_ASSERT(set->cost < UINT64_MAX);
 	*out = (hr__plan){ 0 };
 	hr__trial_use(trial, set);
 	bool made = hr__turns_make(&trial->turns, HR__TURNS_NO_PRICES);

@@ -28,7 +28,7 @@ void hr__trial_close(hr__drop_trial *trial);
 /* All work so far, in units of about 30 ns. */
 uint64_t hr__trial_work(const hr__drop_trial *trial);
 
-/* Drops the gaps of [set] in the turns, and no others. */
+/* Drops the gaps of [set] in the turns, and no others. A set of which nothing was saved drops nothing. */
 void hr__trial_use(hr__drop_trial *trial, const hr__drop_set *set);
 
 /* Sets the gaps and tensors of [set] to those of the turns. */
