@@ -352,6 +352,10 @@ typedef struct hr_recipe {
 	uint64_t cost_ns;         /* the device time of a run; 0 = not known: the outputs are dropped only by hr_tensor_drop */
 	hr_name op;               /* named in messages and statistics; HR_NAME_NONE = the op of the first output */
 	uint32_t reserved;        /* 0 */
+	/* What the op read that is not a tensor, such as small blocks: numbers that the program chooses, for instance addresses. Before it
+	 * changes one of those, it calls hr_lms_end_recipes. May name a number twice; empty by default. */
+	const uint64_t *sources;
+	size_t source_count;
 } hr_recipe;
 
 /* All fields 0, and struct_size as compiled. */
@@ -372,6 +376,15 @@ static inline void hr_recipe_init(hr_recipe *recipe)
  * HR_UNSUPPORTED       an output is fixed; Large Model Support or options.recompute is off
  * HR_INVALID_HANDLE, HR_NO_HOST_MEMORY */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_set_recipe(const hr_recipe *recipe);
+
+/* What recipes of the allocator name as [source] is about to change: the dropped tensors that depend on it are recomputed on [stream],
+ * and those recipes end. Takes about 20 ns if no recipe names any source. If a tensor cannot be recomputed, its recipe and perhaps
+ * others have not ended, and the source must not be changed.
+ *
+ * HR_INVALID_ARGUMENT  called in a recompute function
+ * HR_NOT_READY         no tensor was created on the allocator
+ * any other            of a recomputation */
+HR_API HR_CHECK_RESULT hr_status hr_lms_end_recipes(hr_allocator allocator, uint64_t source, hr_stream stream);
 
 /* Drops a tensor: frees its device memory, and a host copy if there is one, without a copy. HR_OK when it is dropped, or was evicted
  * or dropped already.

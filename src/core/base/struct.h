@@ -55,7 +55,7 @@ typedef struct hr__struct {
 	X(verdict, 544, kind, "call hr_verdict_init first")                                          \
 	X(tensor_info, 88, state, "call hr_tensor_info_init first")                                  \
 	X(lms_stats, 288, num_tensors, "call hr_lms_stats_init first")                               \
-	X(recipe, 80, output_count, "call hr_recipe_init first")                                        \
+	X(recipe, 96, output_count, "call hr_recipe_init first")                                        \
 	X(recompute, 48, input_count, "the library sets it")                                           \
 	X(custom_stats, 32, bytes_reserved, "the library sets it")                                     \
 	X(lms_candidate, 64, tensor, "the library sets it")                                            \

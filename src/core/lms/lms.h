@@ -141,6 +141,9 @@ struct hr__lms {
 	hr__stall stalls[HR__STALLS_MAX]; /* not evaluated yet: a ring */
 	uint32_t stall_first, stall_count;
 	uint64_t recipe_walk;     /* number of the last walk over recipes */
+	struct hr__recipe_input **source_buckets; /* NULL until needed (recipe/source.c) */
+	uint32_t source_capacity;                 /* number of buckets, a power of two */
+	hr__atomic_u32 source_count;              /* sources that recipes name */
 	uint32_t recipes_running;
 	hr__tensor *ghosts;       /* that may have memory, linked by next_ghost */
 	uint64_t csv_offset;

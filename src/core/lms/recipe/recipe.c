@@ -46,6 +46,7 @@ static void end_recipe(hr__recipe *recipe, hr__recipe_ended *ended)
 {
 	HR_ASSERT(hr__lock_is_mine(&recipe->lms->lock));
 	HR_ASSERT(!recipe->running && !recipe->outputs_left);
+	for (uint32_t i = 0; i < recipe->source_count; i++) hr__recipe_source_unlink(recipe->lms, &recipe->inputs[recipe->input_count + i]);
 	for (uint32_t i = 0; i < recipe->input_count; i++) {
 		hr__tensor *input = recipe->inputs[i].tensor;
 		unlink_input(&recipe->inputs[i]);
@@ -82,13 +83,13 @@ void hr__recipe_end_unused(hr__recipe *recipe, hr__recipe_ended *ended)
 	if (!recipe->outputs_left && !recipe->running) end_recipe(recipe, ended);
 }
 
-/* Ends a recipe on whose outputs nothing dropped depends, and the recipes that depend on those that are ghosts. */
-static void end_dependent(hr__recipe *recipe, hr__recipe_ended *ended)
+void hr__recipe_end_one(hr__recipe *recipe, hr__recipe_ended *ended)
 {
+	HR_ASSERT(hr__lock_is_mine(&recipe->lms->lock));
 	for (uint32_t i = 0, left = recipe->outputs_left; left; i++) {
 		hr__tensor *output = recipe->outputs[i];
 		if (!output) continue;
-		while (hr__load_relaxed(&output->ghost) && output->dependents) end_dependent(output->dependents->recipe, ended);
+		while (hr__load_relaxed(&output->ghost) && output->dependents) hr__recipe_end_one(output->dependents->recipe, ended);
 		hr__recipe_detach(output, ended); /* with the last output the recipe ends; it is not freed yet */
 		left--;
 	}
@@ -97,7 +98,7 @@ static void end_dependent(hr__recipe *recipe, hr__recipe_ended *ended)
 void hr__recipe_end_all(hr__tensor *tensor, hr__recipe_ended *ended)
 {
 	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
-	while (tensor->dependents) end_dependent(tensor->dependents->recipe, ended);
+	while (tensor->dependents) hr__recipe_end_one(tensor->dependents->recipe, ended);
 }
 
 static void release_recipe(hr__recipe *recipe)
@@ -129,24 +130,36 @@ void hr__recipe_release(hr__recipe_ended *ended)
 /* ---- before contents are lost ---- */
 
 /* Follows recipes through ghosts, which have no contents that could be kept. */
+static void find_obstacle(const hr__tensor *tensor, uint64_t walk, hr__recipe_obstacle *found);
+
+static void find_obstacle_of(hr__recipe *recipe, uint64_t walk, hr__recipe_obstacle *found)
+{
+	if (!hr__recipe_visit(recipe, walk)) return;
+	found->running |= recipe->running;
+	for (uint32_t i = 0; i < recipe->output_count; i++) {
+		hr__tensor *output = recipe->outputs[i];
+		if (output && hr__load_relaxed(&output->ghost)) find_obstacle(output, walk, found);
+		else if (output && output->dropped) found->dropped = output;
+	}
+}
+
 static void find_obstacle(const hr__tensor *tensor, uint64_t walk, hr__recipe_obstacle *found)
 {
-	for (const hr__recipe_input *each = tensor->dependents; each && !found->running; each = each->next) {
-		hr__recipe *recipe = each->recipe;
-		if (!hr__recipe_visit(recipe, walk)) continue;
-		found->running |= recipe->running;
-		for (uint32_t i = 0; i < recipe->output_count; i++) {
-			hr__tensor *output = recipe->outputs[i];
-			if (output && hr__load_relaxed(&output->ghost)) find_obstacle(output, walk, found);
-			else if (output && output->dropped) found->dropped = output;
-		}
-	}
+	for (const hr__recipe_input *each = tensor->dependents; each && !found->running; each = each->next)
+		find_obstacle_of(each->recipe, walk, found);
 }
 
 hr__recipe_obstacle hr__recipe_find_obstacle(const hr__tensor *tensor)
 {
 	hr__recipe_obstacle found = { 0 };
 	find_obstacle(tensor, hr__recipe_begin_walk(tensor->lms), &found);
+	return found;
+}
+
+hr__recipe_obstacle hr__recipe_find_obstacle_of(hr__recipe *recipe)
+{
+	hr__recipe_obstacle found = { 0 };
+	find_obstacle_of(recipe, hr__recipe_begin_walk(recipe->lms), &found);
 	return found;
 }
 
@@ -234,6 +247,7 @@ void hr__recipe_close(hr__lms *lms)
 		hr__lock_release(&lms->lock);
 		hr__recipe_release(&ended);
 	}
+	hr__recipe_source_close(lms);
 }
 
 /* ---- making ---- */
@@ -241,8 +255,8 @@ void hr__recipe_close(hr__lms *lms)
 /* One block: the recipe, its inputs with their pins and handles, its outputs with their handles. */
 static hr_status allocate(const hr_recipe *given, hr__recipe **out)
 {
-	size_t inputs = given->input_count, outputs = given->output_count;
-	size_t bytes = sizeof(hr__recipe) + inputs * (sizeof(hr__recipe_input) + sizeof(hr_pin) + sizeof(hr_tensor)) +
+	size_t inputs = given->input_count, sources = given->source_count, outputs = given->output_count;
+	size_t bytes = sizeof(hr__recipe) + (inputs + sources) * sizeof(hr__recipe_input) + inputs * (sizeof(hr_pin) + sizeof(hr_tensor)) +
 	               outputs * (sizeof(hr__tensor *) + sizeof(hr_tensor));
 	void *block;
 	int error = hr__os()->alloc(bytes, &block);
@@ -255,9 +269,10 @@ static hr_status allocate(const hr_recipe *given, hr__recipe **out)
 		                    .cost_ns = given->cost_ns,
 		                    .op = given->op,
 		                    .input_count = (uint32_t)inputs,
+		                    .source_count = (uint32_t)sources,
 		                    .output_count = (uint32_t)outputs };
 	recipe->inputs = (hr__recipe_input *)(recipe + 1);
-	recipe->pins = (hr_pin *)(recipe->inputs + inputs);
+	recipe->pins = (hr_pin *)(recipe->inputs + inputs + sources);
 	recipe->input_handles = (hr_tensor *)(recipe->pins + inputs);
 	recipe->outputs = (hr__tensor **)(recipe->input_handles + inputs);
 	recipe->output_handles = (hr_tensor *)(recipe->outputs + outputs);
@@ -274,9 +289,11 @@ static hr_status check_call(const hr_recipe *recipe)
 	if (!recipe->outputs || !recipe->output_count)
 		return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_set_recipe: the recipe names no outputs");
 	if (recipe->input_count && !recipe->inputs) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_set_recipe: inputs is NULL");
-	if (recipe->input_count > HR__RECIPE_TENSORS_MAX || recipe->output_count > HR__RECIPE_TENSORS_MAX)
-		return hr__fail(HR_INVALID_ARGUMENT, "op %s: a recipe has at most %u inputs and %u outputs", hr__brief(name, 60).text,
-		                HR__RECIPE_TENSORS_MAX, HR__RECIPE_TENSORS_MAX);
+	if (recipe->source_count && !recipe->sources) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_set_recipe: sources is NULL");
+	if (recipe->input_count > HR__RECIPE_TENSORS_MAX || recipe->output_count > HR__RECIPE_TENSORS_MAX ||
+	    recipe->source_count > HR__RECIPE_TENSORS_MAX)
+		return hr__fail(HR_INVALID_ARGUMENT, "op %s: a recipe has at most %u inputs, sources and outputs each", hr__brief(name, 60).text,
+		                HR__RECIPE_TENSORS_MAX);
 	return HR_OK;
 }
 
@@ -287,6 +304,8 @@ static hr_status find_tensors(const hr_recipe *given, hr__recipe *recipe)
 	for (uint32_t i = 0; i < recipe->output_count && !status; i++) recipe->outputs[i] = hr__tensor_of(given->outputs[i], &status);
 	for (uint32_t i = 0; i < recipe->input_count && !status; i++)
 		recipe->inputs[i] = (hr__recipe_input){ .tensor = hr__tensor_of(given->inputs[i], &status), .recipe = recipe };
+	for (uint32_t i = 0; i < recipe->source_count; i++)
+		recipe->inputs[recipe->input_count + i] = (hr__recipe_input){ .source = given->sources[i], .recipe = recipe };
 	if (status) return hr__fail_in(status, "op %s", hr__brief(hr_name_text(given->op), 60).text);
 	recipe->lms = recipe->outputs[0]->lms;
 	if (!recipe->op) recipe->op = recipe->outputs[0]->op;
@@ -366,6 +385,7 @@ static void link_all(hr__recipe *recipe, hr__recipe_ended *ended)
 	}
 	recipe->outputs_left = recipe->output_count;
 	for (uint32_t i = 0; i < recipe->input_count; i++) link_input(&recipe->inputs[i]);
+	for (uint32_t i = 0; i < recipe->source_count; i++) hr__recipe_source_link(recipe->lms, &recipe->inputs[recipe->input_count + i]);
 	hr__lms_count(&recipe->lms->stats.num_recipes, 1);
 }
 
@@ -384,6 +404,8 @@ hr_status hr_tensor_set_recipe(const hr_recipe *given)
 	if (!status) {
 		hr__lock_take(&recipe->lms->lock);
 		status = check_tensors(recipe, &whole);
+		if (!status && !hr__recipe_source_reserve(recipe->lms, recipe->source_count))
+			status = hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for the sources of a recipe");
 		if (!status) link_all(recipe, &ended);
 		hr__lock_release(&recipe->lms->lock);
 	}

@@ -3,6 +3,7 @@
  *     recipe.c      makes and ends recipes; follows them from input to output and back
  *     drop.c        drops tensors: which may be dropped, and which are cheaper to drop than to copy
  *     recompute.c   runs recipes; memory.c: the memory of what they compute
+ *     source.c      inputs of recipes that are not tensors
  *     ghost.c       what the program destroyed and recipes still need
  *
  *            inputs            recipe            outputs
@@ -74,9 +75,10 @@
 #define HR__GHOST_BECOMING 1u /* DESTROYING: its memory and host copy are being released */
 #define HR__GHOST_YES 2u
 
-/* An input of a recipe, as an item of the input's list of dependents. */
+/* An input of a recipe, as an item of the input's list of dependents; for a source, of the list of its bucket. */
 typedef struct hr__recipe_input {
-	hr__tensor *tensor;
+	hr__tensor *tensor; /* NULL for a source */
+	uint64_t source;
 	struct hr__recipe *recipe;
 	struct hr__recipe_input *next, **link; /* *link points here */
 } hr__recipe_input;
@@ -90,14 +92,14 @@ typedef struct hr__recipe {
 	void *user;
 	uint64_t cost_ns;
 	hr_name op;
-	uint32_t input_count, output_count;
+	uint32_t input_count, source_count, output_count;
 	uint32_t outputs_left;           /* that are not NULL */
 	bool running;
 	uint64_t visit;                  /* number of the last walk that came here */
 	uint32_t depth;                  /* found by that walk, like need */
 	uint64_t need;
 	struct hr__recipe *next_ended;   /* in a list of recipes to release */
-	hr__recipe_input *inputs;
+	hr__recipe_input *inputs;        /* and, after those, the sources */
 	hr__tensor **outputs;            /* NULL = destroyed, overwritten, or given another recipe */
 	/* Used by the thread that runs it: */
 	hr_pin *pins;                    /* of the inputs */
@@ -126,6 +128,9 @@ typedef struct hr__recipe_obstacle {
 } hr__recipe_obstacle;
 hr__recipe_obstacle hr__recipe_find_obstacle(const hr__tensor *tensor); /* with the lock */
 void hr__recipe_end_all(hr__tensor *tensor, hr__recipe_ended *ended);   /* if there is no obstacle; with the lock */
+/* The same for one recipe, and the recipes that depend on it through ghosts. */
+hr__recipe_obstacle hr__recipe_find_obstacle_of(hr__recipe *recipe);
+void hr__recipe_end_one(hr__recipe *recipe, hr__recipe_ended *ended);
 /* HR_INVALID_ARGUMENT, with the message for a thread that runs a recipe and writes or destroys an input. */
 hr_status hr__recipe_fail_running(const hr__tensor *tensor);
 
@@ -138,6 +143,14 @@ hr_status hr__recipe_end_dependents(hr__tensor *tensor, hr_tensor handle, hr_str
 hr_status hr__recipe_written(hr__tensor *tensor, hr_stream stream);
 /* Ends all recipes of a context that is closing. */
 void hr__recipe_close(hr__lms *lms);
+
+/* ---- sources (source.c); with the lock ---- */
+
+/* Makes room for [count] more; false without host memory. */
+bool hr__recipe_source_reserve(hr__lms *lms, uint32_t count);
+void hr__recipe_source_link(hr__lms *lms, hr__recipe_input *input);
+void hr__recipe_source_unlink(hr__lms *lms, hr__recipe_input *input);
+void hr__recipe_source_close(hr__lms *lms);
 
 /* Sets the bits of recipe_use. With the lock. */
 void hr__recipe_note_use(hr__tensor *tensor);
