@@ -13,6 +13,7 @@ Each row is a process of its own:
     native, headroom   PyTorch's allocator; Headroom as the allocator, no limit
     lms                Large Model Support without a limit: what the announcement of ops costs
     limits             Large Model Support at each limit. A fraction is of the peak of live bytes in the row headroom
+    moving             the same with recompute=False: nothing is computed again
     save_on_cpu, checkpoint    PyTorch's own means: saved tensors in pinned host memory; gradient checkpointing
 
 A line for each step has its time, its exact loss, and what the step added to the counters of headroom.torch.lms_stats(). The table has the median of the
@@ -30,7 +31,9 @@ from pathlib import Path
 
 from torch_workloads import ROOT, WORKLOADS, environment, gpt2, install, memory, run_child, synchronize
 
-ROWS = ("native", "headroom", "lms", "limits", "save_on_cpu", "checkpoint")
+LIMITED = {"limits": "limit", "moving": "moving"}  # and what the titles of the row begin with
+WITH_LMS = ("lms", *LIMITED)
+ROWS = ("native", "headroom", *WITH_LMS, "save_on_cpu", "checkpoint")
 PROFILED_STEPS = 3
 GB = 1e9
 
@@ -102,7 +105,7 @@ def run_steps(options, step, context, first, count):
 
 
 def recording(options):
-    if options.row != "limits":
+    if options.row not in LIMITED:
         return contextlib.nullcontext()
     import headroom.torch
     return headroom.torch.profile(options.profile)
@@ -112,7 +115,8 @@ def of_last_half(now, middle, steps):
     """The counters of Large Model Support for one step: the mean of the last half of the steps, which the first ones, that learn, would distort."""
     if not now.get("num_tensors"):
         return {}
-    names = ("bytes_copied_out", "bytes_copied_in", "stall_ns", "num_prefetch_misses", "num_mismatches", "num_steps_planned", "num_stitches", "bytes_stitched")
+    names = ("bytes_copied_out", "bytes_copied_in", "stall_ns", "num_prefetch_misses", "num_mismatches", "num_steps_planned", "num_stitches", "bytes_stitched",
+             "bytes_dropped", "num_recomputes")
     return {"plan_step_ns": now["plan_step_ns"], **{name: (now[name] - middle[name]) / steps for name in names}}
 
 
@@ -120,9 +124,11 @@ def measure(options):
     import torch
     if options.deterministic:
         make_deterministic()
-    chosen = settings(options.install) if options.row in ("lms", "limits") else {}
+    chosen = settings(options.install) if options.row in WITH_LMS else {}
+    if options.row == "moving":
+        chosen["recompute"] = False
     limit = int(options.limits) if options.limits else None
-    install(options.allocator, options.device, limit=limit, lms=options.row in ("lms", "limits"), **chosen)
+    install(options.allocator, options.device, limit=limit, lms=options.row in WITH_LMS, **chosen)
     torch.manual_seed(1)
     step, context = make_step(options)
     half = options.steps // 2
@@ -142,7 +148,7 @@ def measure(options):
 
 def run_row(options, row, limit=None, title=None):
     title = title or row
-    allocator = "headroom" if row in ("headroom", "lms", "limits") else "native"
+    allocator = "headroom" if row in ("headroom", *WITH_LMS) else "native"
     arguments = [__file__, "--row", row, "--allocator", allocator, "--model", options.model, "--device", options.device, "--steps", options.steps]
     arguments += [flag for flag, on in (("--small", options.small), ("--deterministic", options.deterministic)) if on]
     arguments += [f"--install={text}" for text in options.install]
@@ -193,8 +199,9 @@ def same(result, first):
 
 
 def print_table(options, results):
-    heads = ["ms/step", "live GB", "reserved", "plan ms", "out GB", "in GB", "stall ms", "misses", "mismatch", "planned", "stitched"]
-    fields = [("ms", 1, 1), ("live", GB, 2), ("reserved", GB, 2), ("plan_step_ns", 1e6, 1), ("bytes_copied_out", GB, 2), ("bytes_copied_in", GB, 2), ("stall_ns", 1e6, 1),
+    heads = ["ms/step", "live GB", "reserved", "plan ms", "out GB", "in GB", "drop GB", "runs", "stall ms", "misses", "mismatch", "planned", "stitched"]
+    fields = [("ms", 1, 1), ("live", GB, 2), ("reserved", GB, 2), ("plan_step_ns", 1e6, 1), ("bytes_copied_out", GB, 2), ("bytes_copied_in", GB, 2), ("bytes_dropped", GB, 2),
+              ("num_recomputes", 1, 0), ("stall_ns", 1e6, 1),
               ("num_prefetch_misses", 1, 1), ("num_mismatches", 1, 1), ("num_steps_planned", 1, 2), ("bytes_stitched", GB, 2)]
     good = [result for result in results.values() if "failed" not in result]
     exact = ", deterministic" if options.deterministic else ""
@@ -207,15 +214,16 @@ def print_table(options, results):
 def run_all(options):
     results = {}
     for row in options.rows.split(","):
-        if row == "limits":
-            for title, limit in limits_of(options, results):
-                results[f"limit {title}"] = run_row(options, row, limit, f"limit {title}")
+        if row in LIMITED:
+            for size, limit in limits_of(options, results):
+                title = f"{LIMITED[row]} {size}"
+                results[title] = run_row(options, row, limit, title)
         else:
             results[row] = run_row(options, row)
     print_table(options, results)
     good = [result for result in results.values() if "failed" not in result]
     # Checkpointing computes the same values, with the same random numbers, but the rows compared are those that Headroom promises.
-    differ = [title for title, result in results.items() if title.startswith(("headroom", "lms", "limit")) and same(result, good[0]) not in ("-", "to the bit")] if good else []
+    differ = [title for title, result in results.items() if title.startswith(("headroom", "lms", *LIMITED.values())) and same(result, good[0]) not in ("-", "to the bit")] if good else []
     if options.deterministic and differ:
         print(f"DIFFERENT: {', '.join(differ)}")
     return int(len(good) < len(results) or not good or (options.deterministic and bool(differ)))
@@ -229,7 +237,7 @@ def main():
     parser.add_argument("--rows", default="native,headroom,limits", help=f"of {','.join(ROWS)}; default native,headroom,limits")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--deterministic", action="store_true", help="deterministic algorithms; rows that differ are a failure")
-    parser.add_argument("--install", action="append", default=[], metavar="KEY=VALUE", help="an argument of headroom.torch.install for the rows lms and limits, such as policy=lru")
+    parser.add_argument("--install", action="append", default=[], metavar="KEY=VALUE", help="an argument of headroom.torch.install for the rows lms, limits and moving, such as policy=lru")
     parser.add_argument("--profile", metavar="FILE", help="record three more steps of each row with a limit")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the program")
