@@ -18,6 +18,7 @@ FrontTable front{};
 hr_allocator allocator{};
 bool lms_enabled = false;
 bool verifies = false;
+RecomputeSetting recompute_setting = RECOMPUTE_OFF;
 size_t movable_bytes = DEFAULT_MOVABLE_BYTES;
 thread_local ThreadNames names;
 
@@ -112,7 +113,9 @@ static std::string out_of_memory_text()
 
 std::string failure_text(hr_status status)
 {
-	return status == HR_OUT_OF_MEMORY ? out_of_memory_text() : std::string("Headroom: ") + hr_last_message();
+	std::string repeat = take_failed_repeat();
+	if (status == HR_OUT_OF_MEMORY) return out_of_memory_text();
+	return std::string("Headroom: ") + hr_last_message() + (repeat.empty() ? "" : ": " + repeat);
 }
 
 void throw_text(hr_status status, const std::string &text)
@@ -139,6 +142,8 @@ static hr_status configure_lms(const Settings &settings)
 	if (settings.spill_dir) options.spill_dir = settings.spill_dir;
 	if (settings.policy) options.policy = settings.policy;
 	if (settings.verify) options.verify = true;
+	if (settings.recompute == RECOMPUTE_OFF) options.recompute = false;
+	recompute_setting = options.recompute ? static_cast<RecomputeSetting>(settings.recompute) : RECOMPUTE_OFF;
 	return hr_lms_configure(allocator, &options);
 }
 

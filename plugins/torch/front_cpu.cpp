@@ -14,6 +14,14 @@ static hr_stream cpu_stream()
 	return HR_STREAM_HOST;
 }
 
+static hr_device emulated;
+
+// Kernels run on the calling thread, not on a stream.
+static hr_status wait_for_stream(hr_stream stream)
+{
+	return hr_stream_synchronize(emulated, stream);
+}
+
 static c10::Allocator *previous_allocator;
 static bool forked; // this process is a fork of the one that installed the plug-in
 
@@ -62,7 +70,8 @@ extern "C" HR_API hr_status headroom_torch_install_cpu(const headroom::Settings 
 	if (status) return status;
 	if ((status = hr_device_find("EMU:0", &device)) && (status = hr_device_find("GPU:0", &device))) return status;
 	if (!guard_open()) return HR_NO_HOST_MEMORY;
-	status = open_allocator(device, *settings, {c10::DeviceType::CPU, cpu_stream, settings->rests_on_copy != 0, nullptr});
+	emulated = device;
+	status = open_allocator(device, *settings, {c10::DeviceType::CPU, cpu_stream, settings->rests_on_copy != 0, nullptr, wait_for_stream});
 	if (status) return status;
 	previous_allocator = c10::GetCPUAllocator();
 	pthread_atfork(nullptr, nullptr, [] { forked = true; });

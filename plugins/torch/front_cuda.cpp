@@ -623,7 +623,7 @@ extern "C" HR_API hr_status headroom_torch_install_cuda(const headroom::Settings
 	if (status || (status = hr_device_find("GPU:0", &device))) return status;
 	if (!guard_open()) return HR_NO_HOST_MEMORY;
 	limit_setting = settings->limit;
-	if ((status = open_allocator(device, *settings, {c10::DeviceType::CUDA, current_stream, true, synchronize_current}))) return status;
+	if ((status = open_allocator(device, *settings, {c10::DeviceType::CUDA, current_stream, true, synchronize_current, nullptr}))) return status;
 	c10::SetAllocator(c10::DeviceType::CUDA, instance, 0);
 	native::allocator.store(instance);
 	return HR_OK;

@@ -36,6 +36,8 @@ struct OpInfo {
 	bool uninitialized = false; // returns memory that the program may fill without an op
 	bool collective = false;    // may return a Work
 	bool message = false;       // a collective of one sender and one receiver
+	bool only_calls_ops = false;
+	const RepeatableOp *repeatable = nullptr;
 	std::vector<bool> writes;   // for each argument
 };
 
@@ -76,6 +78,10 @@ static OpInfo describe(const c10::FunctionSchema &schema)
 	info.uninitialized = is_empty_op(schema.name());
 	info.collective = is_collective(schema.name());
 	info.message = is_message(schema.name());
+	if (recompute_setting) {
+		info.only_calls_ops = only_calls_ops(schema);
+		info.repeatable = repeatable_op(schema);
+	}
 	for (const c10::Argument &argument : schema.arguments()) {
 		bool write = (argument.alias_info() && argument.alias_info()->isWrite()) || is_hidden_write(argument.name()) || info.collective;
 		info.writes.push_back(write);
@@ -115,6 +121,8 @@ struct Frame {
 	bool collective = false;
 	bool message = false;
 	size_t first_pinned = 0, first_fresh = 0; // of the thread's pinned and fresh records, those that this op added
+	bool results_are_last = false; // its kernel does not write to results of ops inside it
+	PendingRecipe recipe;
 	hr_name outer_name = HR_NAME_NONE;
 	std::vector<Replaced> replaced;
 	bool failed = false;
@@ -136,6 +144,7 @@ struct Thread {
 	std::vector<std::vector<Record *>> sections; // pinned arguments of each
 	std::vector<Record *> records; // of the op that begins
 	std::vector<hr_access> accesses;
+	std::vector<c10::StorageImpl *> written; // storages without records that it writes
 };
 static thread_local Thread thread;
 
@@ -148,7 +157,7 @@ static void list_fresh(Record *record)
 
 void op_allocated(Record *record)
 {
-	if (thread.ops == 0) return;
+	if (thread.ops == 0 || is_repeating()) return;
 	list_fresh(record);
 	record->op_writes = true;
 	record->op = thread.op; // its allocation pin lasts at least as long
@@ -204,12 +213,15 @@ static void collect(const at::RecordFunction &function, const OpInfo &info)
 {
 	thread.records.clear();
 	thread.accesses.clear();
+	thread.written.clear();
 	auto inputs = function.inputs();
 	for (size_t i = 0; i < inputs.size(); i++) {
 		hr_access access = i < info.writes.size() && info.writes[i] ? HR_WRITE : HR_READ;
 		auto visit = [&](const at::Tensor &tensor) {
-			Record *record = record_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+			c10::StorageImpl *storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+			Record *record = record_of(storage);
 			if (record) add_record(record, access);
+			else if (access == HR_WRITE && recompute_setting) thread.written.push_back(storage);
 		};
 		visit_value(inputs[i], visit);
 		if (inputs[i].isStorage()) {
@@ -314,7 +326,8 @@ static void skip_pinned()
 	size_t left = 0;
 	for (size_t i = 0; i < thread.records.size(); i++) {
 		Record *record = thread.records[i];
-		if (record->op == thread.op && (thread.accesses[i] == HR_READ || record->op_writes)) continue;
+		bool write = thread.accesses[i] == HR_WRITE;
+		if (record->op == thread.op && (!write || (record->op_writes && !record->in_recipe))) continue;
 		thread.records[left] = record;
 		thread.accesses[left++] = thread.accesses[i];
 	}
@@ -329,6 +342,10 @@ static void pin_inputs(Frame &frame, const at::RecordFunction &function, const O
 		record->used = true;
 		list_fresh(record);
 	}
+	for (c10::StorageImpl *storage : thread.written) {
+		hr_status status = end_recipes_of(storage);
+		if (status) return fail_op(frame, function, status);
+	}
 	if (!info.collective) skip_pinned(); // a collective's pins are its own
 	if (thread.records.empty()) return;
 	// Waiting for a collective may run other ops on this thread, which use the lists.
@@ -339,6 +356,7 @@ static void pin_inputs(Frame &frame, const at::RecordFunction &function, const O
 		thread.pinned.push_back(records[i]);
 		records[i]->op_writes = accesses[i] != HR_READ;
 		records[i]->op = thread.op;
+		if (accesses[i] == HR_WRITE) records[i]->written = thread.op;
 	}
 	if (status && !run_on_host(frame, records, accesses, status)) fail_op(frame, function, status);
 	thread.records = std::move(records); // keeps their memory
@@ -352,6 +370,30 @@ static void adopt_outputs(const Frame &frame, const at::RecordFunction &function
 		if (!record) return;
 		if (!frame.uninitialized && !frame.transparent) record->used = true;
 		list_fresh(record);
+	};
+	for (const c10::IValue &output : function.outputs()) visit_value(output, visit);
+}
+
+// ---- recipes ----
+
+// Results of the backward pass and of optimizers are used once, soon.
+static bool may_be_repeated(const OpInfo &info, const Frame &frame)
+{
+	static const hr_name gradients = hr_name_intern("gradients"), optimizer = hr_name_intern("optimizer");
+	return info.repeatable && !frame.failed && !frame.on_host && names.tag != gradients && names.tag != optimizer;
+}
+
+static void end_recipes(Frame &frame, const at::RecordFunction &function)
+{
+	if (frame.recipe) {
+		std::vector<Record *> created(thread.fresh.begin() + static_cast<ptrdiff_t>(frame.first_fresh), thread.fresh.end());
+		end_recipe(std::move(frame.recipe), function.outputs(), created);
+		return;
+	}
+	if (frame.results_are_last) return;
+	auto visit = [](const at::Tensor &tensor) {
+		Record *record = record_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
+		if (record && record->op == thread.op && record->op_writes) forget_recipe(record);
 	};
 	for (const c10::IValue &output : function.outputs()) visit_value(output, visit);
 }
@@ -418,6 +460,8 @@ static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &f
 	if (thread.ops++ == 0 && lms_enabled) begin_outermost();
 	if (function.seqNr() >= 0 && names.scope != HR_NAME_NONE) forward_scopes().set(function.seqNr(), names.scope);
 	if (lms_enabled && !info->transparent) pin_inputs(frame, function, *info);
+	frame.results_are_last = info->transparent || info->only_calls_ops;
+	if (recompute_setting && may_be_repeated(*info, frame)) frame.recipe = begin_recipe(*info->repeatable, thread.op, function.inputs());
 	return nullptr;
 }
 
@@ -439,6 +483,7 @@ static void end_op(const at::RecordFunction &function, at::ObserverContext *)
 	if (!frame.is_op) return;
 	if (lms_enabled) {
 		adopt_outputs(frame, function);
+		if (recompute_setting) end_recipes(frame, function);
 		if (frame.collective) end_collective(frame, function);
 		if (frame.on_host) end_host_run(frame);
 		if (frame.failed) end_failure(frame);

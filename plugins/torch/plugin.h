@@ -3,6 +3,7 @@
 //     context.cpp    settings, names of the calling thread, out-of-memory messages, the functions that Python calls
 //     records.cpp    records of storages: allocation, adoption, pins, addresses, frees
 //     ops.cpp        callbacks of PyTorch's record function: which storages an op uses, and for how long
+//     recipes.cpp    how dropped results of ops are computed again
 //     collectives.cpp tensors of torch.distributed, which are used after their op has returned
 //     guard.cpp      addresses for storages that are not pinned
 //     front_cpu.cpp  CPU tensors on Headroom's emulated device
@@ -28,12 +29,14 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/StorageImpl.h>
 #include <headroom.h>
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -48,6 +51,7 @@ struct FrontTable {
 	// op announced faults at once. true: at its memory, or at its host copy when it was evicted, so that such a read is slow and right.
 	bool rests_on_copy;
 	void (*synchronize)(); // waits for the stream of the calling thread; nullptr = nothing to wait for
+	hr_status (*wait_for_inputs)(hr_stream stream); // waits until an op may read what was queued on [stream]; nullptr = ops are queued there too
 };
 
 struct Settings {
@@ -59,6 +63,13 @@ struct Settings {
 	int lms;
 	int verify;
 	int rests_on_copy; // CPU tensors: as FrontTable; for tests
+	int recompute;     // RecomputeSetting
+};
+
+enum RecomputeSetting {
+	RECOMPUTE_OFF = 0,
+	RECOMPUTE_CHEAP = 1,  // results of ops are dropped and computed again where that is cheaper than moving them
+	RECOMPUTE_ALWAYS = 2, // whatever it costs; for tests
 };
 
 // A resting address that nothing may access. guard_open() is called first; it returns false if the system has no addresses left.
@@ -70,6 +81,7 @@ extern FrontTable front;
 extern hr_allocator allocator;
 extern bool lms_enabled;
 extern bool verifies; // settings.verify
+extern RecomputeSetting recompute_setting; // RECOMPUTE_OFF without Large Model Support
 
 // Storages below this size never move: pinning costs more than they could give. Blocks of 64 KiB and less come from pages of their own.
 extern size_t movable_bytes;
@@ -107,6 +119,8 @@ struct Record {
 	std::atomic<bool> listed{false}; // in the list of a thread's new records (ops.cpp)
 	std::atomic<uint64_t> op{0};     // the outermost op that pinned it last, by number (ops.cpp)
 	std::atomic<bool> op_writes{false}; // that pin allows writing
+	std::atomic<uint64_t> written{0};   // the outermost op that said that it writes it last, by number
+	std::atomic<bool> in_recipe{false}; // it has or had a recipe, or is or was an input of one: each write is a pin of its own, so that the engine knows
 	// Guarded by the lock in records.cpp:
 	int pins = 0;
 	bool adopted = false;
@@ -151,6 +165,45 @@ void *record_identity(Record *record);
 int64_t pinned_records();
 // Unpins that failed: with settings.verify, ops that wrote what they said they read. *text receives the message of the first one.
 int64_t unpin_failures(std::string *text);
+
+// Gives up the pins of a record that no op uses, while its storage exists. Its memory can then be handed over.
+void give_up_pins(Record *record);
+
+// ---- recipes ----
+
+// An op that gives the same results each time.
+struct RepeatableOp {
+	c10::OperatorHandle handle;
+	int probability = -1;        // index of the argument that makes it draw random numbers if it is above 0; -1 = none
+	int running[2] = {-1, -1};   // of arguments that it updates while the argument [training] is true
+	int training = -1;
+	bool is_product = false;     // its time does not follow from the bytes that it reads and writes
+	hr_name name = HR_NAME_NONE;
+};
+
+struct Recipe;
+struct RecipeDeleter {
+	void operator()(Recipe *recipe) const;
+};
+using PendingRecipe = std::unique_ptr<Recipe, RecipeDeleter>;
+
+// NULL if the op is not repeatable. Never freed: called once for each op and thread.
+const RepeatableOp *repeatable_op(const c10::FunctionSchema &schema);
+// Whether its kernel does nothing but call other ops.
+bool only_calls_ops(const c10::FunctionSchema &schema);
+
+// The op begins, and its arguments are pinned. NULL if one cannot be kept.
+PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments);
+// It has ended. [created]: the records that it created.
+void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, const std::vector<Record *> &created);
+// A resident record gets contents that its recipe does not compute.
+void forget_recipe(Record *record);
+// An op is about to write to a storage that is not a record's: ends the recipes that depend on it, and recomputes what they dropped.
+hr_status end_recipes_of(c10::StorageImpl *storage);
+// Whether the calling thread repeats an op.
+bool is_repeating();
+// The text of the exception with which an op that the thread repeated last failed; empty if there was none since the last call.
+std::string take_failed_repeat();
 
 // ---- ops ----
 

@@ -17,6 +17,8 @@ struct Table {
 	std::mutex lock; // of the fields of all records; never held during a call that may wait
 	std::unordered_map<void *, Record *> unadopted; // by address, which is unique while the block is pinned
 	std::atomic<int64_t> pinned{0};
+	std::vector<Record *> undestroyed; // freed by PyTorch, but the engine still needs their tensors
+	std::atomic<size_t> undestroyed_count{0};
 	std::atomic<int64_t> unpin_failures{0};
 	std::string unpin_failure; // guarded by lock
 };
@@ -116,10 +118,9 @@ static void free_small(void *address)
 // Each tensor loses one pin. All in one call: the engine records what the stream has done so far once for each call.
 static void engine_unpin(const hr_tensor *tensors, size_t count)
 {
-	thread_local std::vector<hr_pin> pins;
-	pins.clear();
-	for (size_t i = 0; i < count; i++) pins.push_back({tensors[i], HR_READ});
 	if (!count) return;
+	c10::SmallVector<hr_pin, 32> pins;
+	for (size_t i = 0; i < count; i++) pins.push_back({tensors[i], HR_READ});
 	// Other failures are of the device, which could not read the tensor for the check; the tensor is unpinned all the same.
 	hr_status status = hr_tensor_unpin_all(pins.data(), count, front.stream());
 	if (status != HR_CORRUPT && status != HR_INVALID_ARGUMENT && status != HR_INVALID_HANDLE) return;
@@ -130,8 +131,7 @@ static void engine_unpin(const hr_tensor *tensors, size_t count)
 
 static bool take_on_host(Record *record);
 
-// Gives up all pins: PyTorch has freed the storage, so no op can use it any more, except work that is queued to the stream already.
-static void destroy_record(Record *record)
+void give_up_pins(Record *record)
 {
 	int pins;
 	{
@@ -142,10 +142,38 @@ static void destroy_record(Record *record)
 	}
 	if (pins) table().pinned--;
 	for (; pins > 0; pins--) engine_unpin(&record->tensor, 1);
-	if (take_on_host(record)) hr_tensor_host_end(record->tensor);
+}
+
+// Gives up a reference. A tensor from which dropped ones are computed is destroyed after they have been, and there may be no room for that now.
+static void destroy_tensor(Record *record)
+{
+	hr_status status;
 	// HR_IN_USE: another thread has ended an op on it, and is about to tell the engine.
-	while (hr_tensor_destroy(record->tensor) == HR_IN_USE) sched_yield();
-	record_release(record);
+	while ((status = hr_tensor_destroy(record->tensor)) == HR_IN_USE) sched_yield();
+	if (status == HR_OK || status == HR_INVALID_HANDLE) return record_release(record);
+	std::lock_guard<std::mutex> guard(table().lock);
+	table().undestroyed.push_back(record);
+	table().undestroyed_count = table().undestroyed.size();
+}
+
+// Tries again what failed.
+static void destroy_others()
+{
+	std::vector<Record *> records;
+	{
+		std::lock_guard<std::mutex> guard(table().lock);
+		records.swap(table().undestroyed);
+		table().undestroyed_count = 0;
+	}
+	for (Record *record : records) destroy_tensor(record);
+}
+
+// PyTorch has freed the storage, so no op can use it any more, except work that is queued to the stream already.
+static void destroy_record(Record *record)
+{
+	give_up_pins(record);
+	if (take_on_host(record)) hr_tensor_host_end(record->tensor);
+	destroy_tensor(record);
 }
 
 void free_block(void *address)
@@ -239,8 +267,7 @@ Record *record_of(c10::StorageImpl *storage)
 
 static hr_status engine_pin(Record *const *records, const hr_access *accesses, size_t count)
 {
-	thread_local std::vector<hr_pin> pins;
-	pins.clear();
+	c10::SmallVector<hr_pin, 32> pins; // not of the thread: the call may repeat ops, which pin too
 	for (size_t i = 0; i < count; i++) pins.push_back({records[i]->tensor, accesses[i]});
 	return hr_tensor_pin_all(pins.data(), count, front.stream());
 }
@@ -350,8 +377,7 @@ static void name_if_workspace(Record *record)
 
 void unpin_records(Record *const *records, size_t count, Record *const *fresh, size_t fresh_count)
 {
-	thread_local std::vector<hr_tensor> tensors;
-	tensors.clear();
+	c10::SmallVector<hr_tensor, 32> tensors;
 	for (size_t i = 0; i < count; i++)
 		if (forget_pin(records[i])) tensors.push_back(records[i]->tensor);
 	for (size_t i = 0; i < fresh_count; i++)
@@ -360,6 +386,7 @@ void unpin_records(Record *const *records, size_t count, Record *const *fresh, s
 	engine_unpin(tensors.data(), tensors.size());
 	for (size_t i = 0; i < count; i++) record_release(records[i]);
 	for (size_t i = 0; i < fresh_count; i++) record_release(fresh[i]);
+	if (table().undestroyed_count.load(std::memory_order_relaxed) && !is_repeating()) destroy_others();
 }
 
 hr_status keep_record(Record *record)

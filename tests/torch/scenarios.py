@@ -1,6 +1,7 @@
 """Small training runs, as a program: `scenarios.py NAME STEPS MODE [LIMIT]` prints JSON with the exact losses and a digest of all weights.
 
-MODE is "plain" (PyTorch alone), "peak" (Headroom without a limit) or "limit". NAME may be several names, separated by commas, or "all".
+MODE is "plain" (PyTorch alone), "peak" (Headroom without a limit), "limit", or "recompute" (a limit, and every result of an op that has a recipe is dropped
+instead of copied, whatever that costs). NAME may be several names, separated by commas, or "all".
 Tensors are a few MiB, so that most can move, and steps take a fraction of a second.
 """
 import hashlib
@@ -203,7 +204,7 @@ def main(names, steps, mode, limit=None):
     if mode != "plain":
         import headroom
         import headroom.torch as plugin
-        plugin.install(limit=limit and int(limit), lms=mode == "limit", device="cpu", movable="64KiB", verify=True)
+        plugin.install(limit=limit and int(limit), lms=mode != "peak", device="cpu", movable="64KiB", verify=True, _always_recompute=mode == "recompute")
     for name in list(SCENARIOS) if names == "all" else names.split(","):
         if mode != "plain":
             headroom.reset_stats()
@@ -212,7 +213,7 @@ def main(names, steps, mode, limit=None):
             results[name]["stats"] = plugin.stats()
             results[name]["lms"] = plugin.lms_stats()
             results[name]["pinned"] = plugin._plugin.headroom_torch_pinned_records()
-    if mode == "limit":
+    if mode != "plain" and mode != "peak":
         plugin.check()
     print(json.dumps(results))
 

@@ -19,7 +19,7 @@ import torch
 from .. import _library
 
 OLDEST = (2, 9)
-SOURCES = ["context", "records", "ops", "collectives", "guard", "front_cpu"]
+SOURCES = ["context", "records", "ops", "recipes", "collectives", "guard", "front_cpu"]
 CUDA_SOURCES = ["front_cuda", "cuda_streams", "cuda_private", "cuda_pools", "cuda_stats", "cuda_snapshot"]
 # NDEBUG as PyTorch itself is compiled: the layout of its structs depends on it.
 FLAGS = ["-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"]
@@ -126,7 +126,7 @@ def build(cuda):
 class Settings(ctypes.Structure):
     """struct Settings in plugin.h."""
     _fields_ = [("limit", ctypes.c_uint64), ("movable", ctypes.c_uint64), ("host_limit", ctypes.c_uint64), ("spill_dir", ctypes.c_char_p), ("policy", ctypes.c_char_p),
-                ("lms", ctypes.c_int), ("verify", ctypes.c_int), ("rests_on_copy", ctypes.c_int)]
+                ("lms", ctypes.c_int), ("verify", ctypes.c_int), ("rests_on_copy", ctypes.c_int), ("recompute", ctypes.c_int)]
 
 
 def load(cuda):

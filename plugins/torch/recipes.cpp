@@ -1,0 +1,444 @@
+// recipes.cpp - recipes: how the engine computes the result of an op again, instead of moving it to the host.
+//
+// When an op of REPEATABLE_OPS begins, its arguments are kept; when it ends, the movable storages that it allocated for its results get a recipe
+// (headroom_lms.h): the op and those arguments. The engine may then drop such a result, and calls repeat() when the program needs it again.
+//
+// - A movable argument is kept as its shape and its place among the recipe's inputs, not as a tensor: the program can free it, and the engine knows
+//   whether its contents can still be had. It ends the recipe when the program writes to an argument.
+// - Any other argument is kept as a tensor, and its storage is a source of the recipe. The engine is told before an op writes to it. Storages that are not movable and not small are not kept: the op gets no recipe.
+// - Ops nest. An outer op's recipe replaces those of the ops inside it. Results of an outer op that is not repeatable have no recipe, unless the op only
+//   calls other ops: its kernel may have written to them without an op.
+// - A repeated op runs below autograd and autocast, on the device and stream of the pin, without the callbacks of ops.cpp. Its results are new
+//   storages, whose memory the dropped tensors take over (hr_tensor_take).
+// - Dropout draws the same numbers again, because the state of the generator is kept with the arguments, and is set meanwhile. As with
+//   torch.utils.checkpoint, another thread must not draw numbers at the same time.
+// - Results of the backward pass and of optimizers get no recipe: they are used once, soon.
+#include "plugin.h"
+#include "repeatable_ops.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace headroom {
+
+static c10::Device device_of_tensors()
+{
+	return front.type == c10::DeviceType::CPU ? c10::Device(front.type) : c10::Device(front.type, 0);
+}
+
+// ---- which ops ----
+
+static const char *base_name(const std::string &name)
+{
+	size_t colons = name.rfind("::");
+	return name.c_str() + (colons == std::string::npos ? 0 : colons + 2);
+}
+
+static bool returns_only_new_tensors(const c10::FunctionSchema &schema)
+{
+	for (const c10::Argument &argument : schema.arguments())
+		if (argument.alias_info()) return false;
+	for (const c10::Argument &result : schema.returns())
+		if (result.alias_info()) return false;
+	return !schema.returns().empty();
+}
+
+static int argument_index(const c10::FunctionSchema &schema, const char *name)
+{
+	std::optional<int> index = schema.argumentIndexWithName(name);
+	return index ? *index : -1;
+}
+
+const RepeatableOp *repeatable_op(const c10::FunctionSchema &schema)
+{
+	static const auto *others = new std::unordered_set<std::string>(std::begin(REPEATABLE_OPS), std::end(REPEATABLE_OPS));
+	static const auto *products = new std::unordered_set<std::string>(std::begin(REPEATABLE_PRODUCTS), std::end(REPEATABLE_PRODUCTS));
+	const char *name = base_name(schema.name());
+	bool is_product = products->count(name);
+	if (schema.name().rfind("aten::", 0) != 0 || !(is_product || others->count(name)) || !returns_only_new_tensors(schema)) return nullptr;
+	auto handle = c10::Dispatcher::singleton().findSchema(schema.operator_name());
+	if (!handle) return nullptr;
+	auto *op = new RepeatableOp{*handle}; // recipes of any thread refer to it
+	op->is_product = is_product;
+	op->name = hr_name_intern(schema.name().c_str());
+	for (const RandomOp &random : RANDOM_OPS)
+		if (!std::strcmp(random.name, name)) op->probability = argument_index(schema, random.probability);
+	// Batch norm updates them although the schema does not say so. Its results in training do not depend on them.
+	op->running[0] = argument_index(schema, "running_mean");
+	op->running[1] = argument_index(schema, "running_var");
+	op->training = argument_index(schema, "training");
+	return op;
+}
+
+bool only_calls_ops(const c10::FunctionSchema &schema)
+{
+	auto handle = c10::Dispatcher::singleton().findSchema(schema.operator_name());
+	return handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
+}
+
+// ---- arguments ----
+
+constexpr int KEPT = -1;
+
+struct KeptTensor {
+	int input = KEPT; // index of the recipe's input; KEPT: [tensor] is it
+	at::Tensor tensor; // without its part of the autograd graph
+	std::vector<int64_t> sizes, strides;
+	int64_t offset = 0; // in elements
+	caffe2::TypeMeta type;
+	size_t storage_bytes = 0;
+};
+
+enum class Slot { VALUE, TENSOR, TENSORS, OPTIONAL_TENSORS };
+
+struct KeptArgument {
+	Slot slot = Slot::VALUE;
+	c10::IValue value;
+	std::vector<KeptTensor> tensors;
+};
+
+struct Recipe {
+	explicit Recipe(const RepeatableOp &repeatable) : op(repeatable) {}
+	~Recipe()
+	{
+		for (Record *record : records) record_release(record);
+	}
+
+	const RepeatableOp &op;
+	std::vector<KeptArgument> arguments;
+	std::vector<Record *> records; // of the inputs, with a reference each
+	std::vector<hr_tensor> inputs;
+	std::vector<uint64_t> sources; // addresses of the storages of kept tensors
+	at::Tensor generator_state; // undefined: the op draws no numbers
+	std::vector<size_t> results; // the op's results that are the recipe's outputs
+	std::vector<hr_tensor> outputs;
+};
+
+// Whether the tensor can be made again from its shape and its memory.
+static bool is_plain(const at::Tensor &tensor)
+{
+	c10::DispatchKeySet keys = tensor.key_set();
+	return tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_quantized() && !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg() &&
+		!keys.has_any(c10::python_ks) && !keys.has_any(c10::functorch_transforms_ks) && !tensor._is_zerotensor();
+}
+
+static int add_input(Recipe &recipe, Record *record)
+{
+	auto found = std::find(recipe.records.begin(), recipe.records.end(), record);
+	if (found != recipe.records.end()) return static_cast<int>(found - recipe.records.begin());
+	record->references++;
+	recipe.records.push_back(record);
+	recipe.inputs.push_back(record->tensor);
+	return static_cast<int>(recipe.inputs.size() - 1);
+}
+
+static bool keep_tensor(Recipe &recipe, const at::Tensor &tensor, KeptTensor &kept)
+{
+	if (!tensor.defined()) return true;
+	if (!is_plain(tensor)) return false;
+	c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
+	c10::StorageImpl *storage = impl->unsafe_storage().unsafeGetStorageImpl();
+	Record *record = record_of(storage);
+	if (!record) {
+		if (storage->nbytes() >= movable_bytes) return false;
+		kept.tensor = at::Tensor(impl->shallow_copy_and_detach(c10::VariableVersion(0), false));
+		recipe.sources.push_back(reinterpret_cast<uint64_t>(storage));
+		return true;
+	}
+	if (record->kept) return false; // its address has left PyTorch, so it may be written without an op
+	kept.input = add_input(recipe, record);
+	kept.sizes = tensor.sizes().vec();
+	kept.strides = tensor.strides().vec();
+	kept.offset = tensor.storage_offset();
+	kept.type = tensor.dtype();
+	kept.storage_bytes = storage->nbytes();
+	return true;
+}
+
+static bool keep_argument(Recipe &recipe, const c10::IValue &value, KeptArgument &kept)
+{
+	auto add = [&](const at::Tensor &tensor) {
+		kept.tensors.emplace_back();
+		return keep_tensor(recipe, tensor, kept.tensors.back());
+	};
+	if (value.isTensor()) {
+		kept.slot = Slot::TENSOR;
+		return add(value.toTensor());
+	}
+	if (value.isTensorList()) {
+		kept.slot = Slot::TENSORS;
+		for (const at::Tensor &tensor : value.toTensorVector())
+			if (!add(tensor)) return false;
+		return true;
+	}
+	if (value.isOptionalTensorList()) {
+		kept.slot = Slot::OPTIONAL_TENSORS;
+		for (const std::optional<at::Tensor> &tensor : value.toOptionalTensorVector())
+			if (!add(tensor ? *tensor : at::Tensor())) return false;
+		return true;
+	}
+	if (value.isGenerator() || value.isStorage()) return false;
+	kept.value = value;
+	return true;
+}
+
+// ---- repeating an op ----
+
+static thread_local bool repeating;
+static thread_local std::string failed_repeat;
+
+bool is_repeating()
+{
+	return repeating;
+}
+
+std::string take_failed_repeat()
+{
+	return std::exchange(failed_repeat, std::string());
+}
+
+static at::Tensor tensor_at(const KeptTensor &kept, void *address)
+{
+	c10::Device device = device_of_tensors();
+	c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), kept.storage_bytes, c10::DataPtr(address, device), nullptr, false));
+	c10::DispatchKey key = front.type == c10::DeviceType::CPU ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
+	at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), kept.type);
+	tensor.unsafeGetTensorImpl()->set_sizes_and_strides(kept.sizes, kept.strides, kept.offset);
+	return tensor;
+}
+
+static at::Tensor tensor_of(const KeptTensor &kept, const std::vector<void *> &addresses)
+{
+	return kept.input == KEPT ? kept.tensor : tensor_at(kept, addresses[static_cast<size_t>(kept.input)]);
+}
+
+static c10::IValue value_of(const KeptArgument &kept, const std::vector<void *> &addresses)
+{
+	switch (kept.slot) {
+	case Slot::VALUE: return kept.value;
+	case Slot::TENSOR: return tensor_of(kept.tensors[0], addresses);
+	case Slot::TENSORS: {
+		c10::List<at::Tensor> list;
+		for (const KeptTensor &tensor : kept.tensors) list.push_back(tensor_of(tensor, addresses));
+		return list;
+	}
+	case Slot::OPTIONAL_TENSORS: break;
+	}
+	c10::List<std::optional<at::Tensor>> list;
+	for (const KeptTensor &one : kept.tensors) {
+		at::Tensor tensor = tensor_of(one, addresses);
+		list.push_back(tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt);
+	}
+	return list;
+}
+
+// The state of the generator as it was, for the life of the object; then what it is now.
+struct GeneratorState {
+	at::Generator generator;
+	at::Tensor before;
+	explicit GeneratorState(const at::Tensor &state)
+	{
+		if (!state.defined()) return;
+		generator = at::globalContext().defaultGenerator(device_of_tensors());
+		std::lock_guard<std::mutex> guard(generator.mutex());
+		before = generator.get_state();
+		generator.set_state(state);
+	}
+	~GeneratorState()
+	{
+		if (!before.defined()) return;
+		std::lock_guard<std::mutex> guard(generator.mutex());
+		generator.set_state(before);
+	}
+};
+
+// As a kernel below autograd and autocast, on the calling thread and its stream.
+static void run_op(const Recipe &recipe, c10::Stack &stack)
+{
+	at::RecordFunctionGuard without_callbacks(false);
+	c10::AutoGradMode without_gradients(false);
+	c10::impl::ForceDispatchKeyGuard below(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
+		c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset | c10::python_ks | c10::functorch_transforms_ks);
+	c10::DeviceGuard device(device_of_tensors());
+	GeneratorState generator(recipe.generator_state);
+	recipe.op.handle.callBoxed(stack);
+}
+
+// Hands the memory of a result to the tensor that was dropped.
+static hr_status hand_over(hr_tensor output, const at::Tensor &result)
+{
+	Record *made = record_of(result.storage().unsafeGetStorageImpl());
+	if (!made) return HR_CORRUPT; // of another size than the first time
+	give_up_pins(made);
+	return hr_tensor_take(output, made->tensor);
+}
+
+static hr_status repeat_op(const Recipe &recipe, const hr_recompute &call)
+{
+	std::vector<void *> addresses(call.input_count);
+	for (size_t i = 0; i < call.input_count; i++) {
+		hr_status status = hr_tensor_get_address(call.inputs[i], &addresses[i]);
+		if (status) return status;
+	}
+	if (front.wait_for_inputs) {
+		hr_status status = front.wait_for_inputs(call.stream);
+		if (status) return status;
+	}
+	c10::Stack stack;
+	for (const KeptArgument &argument : recipe.arguments) stack.push_back(value_of(argument, addresses));
+	run_op(recipe, stack);
+	for (size_t i = 0; i < call.output_count; i++) {
+		if (!call.outputs[i].id) continue;
+		hr_status status = hand_over(call.outputs[i], stack[recipe.results[i]].toTensor());
+		if (status) return status;
+	}
+	return HR_OK;
+}
+
+static hr_status recompute(void *user, const hr_recompute *call)
+{
+	bool before = repeating;
+	hr_status status;
+	repeating = true;
+	try {
+		status = repeat_op(*static_cast<Recipe *>(user), *call);
+	} catch (const c10::OutOfMemoryError &) {
+		status = HR_OUT_OF_MEMORY;
+	} catch (const c10::Error &error) {
+		status = HR_DEVICE_ERROR;
+		failed_repeat = error.what_without_backtrace();
+	} catch (const std::exception &error) {
+		status = HR_DEVICE_ERROR;
+		failed_repeat = error.what();
+	}
+	repeating = before;
+	return status;
+}
+
+static void release(void *user)
+{
+	delete static_cast<Recipe *>(user);
+}
+
+// ---- making and ending recipes ----
+
+hr_status end_recipes_of(c10::StorageImpl *storage)
+{
+	hr_status status = hr_lms_end_recipes(allocator, reinterpret_cast<uint64_t>(storage), front.stream());
+	return status == HR_NOT_READY ? HR_OK : status; // no tensor yet
+}
+
+// A pin for writing ends it.
+void forget_recipe(Record *record)
+{
+	if (!record->in_recipe) return;
+	hr_access access = HR_WRITE;
+	if (pin_records(&record, &access, 1) == HR_OK) unpin_records(&record, 1);
+}
+
+// Low estimates: a tensor that is moved although it would be cheaper to compute costs less than the reverse.
+constexpr uint64_t LAUNCH_NS = 10000, CUDA_BYTES_PER_NS = 500, CPU_BYTES_PER_NS = 4;
+
+void RecipeDeleter::operator()(Recipe *recipe) const
+{
+	delete recipe;
+}
+
+static bool draws_numbers(const RepeatableOp &op, c10::ArrayRef<const c10::IValue> arguments)
+{
+	if (op.probability < 0 || static_cast<size_t>(op.probability) >= arguments.size()) return false;
+	const c10::IValue &probability = arguments[static_cast<size_t>(op.probability)];
+	return probability.isDouble() && probability.toDouble() > 0;
+}
+
+// Whether argument [i] is a running statistic that the op updates.
+static bool is_updated(const RepeatableOp &op, c10::ArrayRef<const c10::IValue> arguments, size_t i)
+{
+	if (op.training < 0 || !arguments[static_cast<size_t>(op.training)].toBool()) return false;
+	return static_cast<int>(i) == op.running[0] || static_cast<int>(i) == op.running[1];
+}
+
+PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments)
+{
+	PendingRecipe recipe(new Recipe(op));
+	recipe->arguments.resize(arguments.size());
+	for (size_t i = 0; i < arguments.size(); i++)
+		if (!is_updated(op, arguments, i) && !keep_argument(*recipe, arguments[i], recipe->arguments[i])) return nullptr;
+	// An op around this one writes such an input, perhaps later and in its own kernel.
+	for (const Record *record : recipe->records)
+		if (record->written == outermost_op) return nullptr;
+	if (draws_numbers(op, arguments)) {
+		at::Generator generator = at::globalContext().defaultGenerator(device_of_tensors());
+		std::lock_guard<std::mutex> guard(generator.mutex());
+		recipe->generator_state = generator.get_state();
+	}
+	return recipe;
+}
+
+// Time of the op, for evictions that no plan has decided; 0 = not known. Plans use measured times.
+static uint64_t cost_of(const Recipe &recipe, uint64_t result_bytes)
+{
+	if (recompute_setting == RECOMPUTE_ALWAYS) return 1;
+	if (recipe.op.is_product) return 0;
+	uint64_t bytes = result_bytes;
+	for (const KeptArgument &argument : recipe.arguments)
+		for (const KeptTensor &tensor : argument.tensors) bytes += tensor.storage_bytes;
+	return LAUNCH_NS + bytes / (front.type == c10::DeviceType::CPU ? CPU_BYTES_PER_NS : CUDA_BYTES_PER_NS);
+}
+
+// Whether the op has written every byte of the storage.
+static bool fills_storage(const at::Tensor &tensor)
+{
+	return is_plain(tensor) && tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
+}
+
+void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, const std::vector<Record *> &created)
+{
+	std::vector<Record *> records;
+	uint64_t bytes = 0;
+	for (size_t i = 0; i < results.size(); i++) {
+		if (!results[i].isTensor() || !results[i].toTensor().defined() || !results[i].toTensor().has_storage()) continue;
+		Record *record = record_of(results[i].toTensor().storage().unsafeGetStorageImpl());
+		if (!record || !fills_storage(results[i].toTensor()) || std::find(created.begin(), created.end(), record) == created.end()) continue;
+		recipe->results.push_back(i);
+		recipe->outputs.push_back(record->tensor);
+		records.push_back(record);
+		bytes += record->bytes;
+	}
+	if (records.empty()) return;
+	hr_recipe description;
+	hr_recipe_init(&description);
+	description.recompute = recompute;
+	description.release = release;
+	description.user = recipe.get();
+	description.inputs = recipe->inputs.data();
+	description.input_count = recipe->inputs.size();
+	description.outputs = recipe->outputs.data();
+	description.output_count = recipe->outputs.size();
+	description.sources = recipe->sources.data();
+	description.source_count = recipe->sources.size();
+	description.cost_ns = cost_of(*recipe, bytes);
+	description.op = recipe->op.name;
+	for (Record *record : records) record->in_recipe = true;
+	for (Record *record : recipe->records) record->in_recipe = true;
+	if (hr_tensor_set_recipe(&description) == HR_OK) (void)recipe.release();
+	else for (Record *record : records) forget_recipe(record); // of an op inside this one
+}
+
+
+} // namespace headroom

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Results of ops that are dropped and computed again have the same bits as the first time.
+
+In the mode "recompute" of scenarios.py everything that has a recipe is dropped when memory is short, instead of copied to the host, and `verify` compares
+each result with a checksum of the first one."""
+import json
+import os
+import textwrap
+import unittest
+
+import environment
+
+environment.skip_without_pytorch()
+
+SCALE = float(os.environ.get("HR_TEST_SCALE", "1"))
+STEPS = round(20 * SCALE) if SCALE > 1 else 6
+# The part of the peak that the limit leaves (test_training.py).
+PARTS = {"gpt": 0.5, "mixed": 0.5, "exceptions": 0.5, "saved": 0.5}
+if SCALE > 1:
+    PARTS.update({"conv": 0.5, "accumulate": 0.5, "shapes": 0.5, "lstm": 0.57})
+
+BEGIN = """
+import ctypes
+import torch
+from headroom._library import library
+import headroom.torch as plugin
+MIB = 1 << 20
+def install(**options):
+    plugin.install(limit="24MiB", lms=True, device="cpu", movable="64KiB", verify=True, policy="lru", **{"_always_recompute": True, **options})
+def evict_all():
+    library.hr_lms_reclaim_inactive(ctypes.c_uint64(plugin._plugin.headroom_torch_allocator()), 0, None)
+def drops():
+    return plugin.lms_stats()["num_drops"]
+def recomputes():
+    return plugin.lms_stats()["num_recomputes"]
+"""
+
+
+def scenarios(*arguments):
+    result = environment.run_python(environment.ROOT / "tests/torch/scenarios.py", *arguments, timeout=36000)
+    if result.returncode:
+        raise AssertionError(f"scenarios.py {' '.join(map(str, arguments))} ended with {result.returncode}:\n{result.stderr[-6000:]}")
+    return json.loads(result.stdout)
+
+
+class Scenarios(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        names = ",".join(PARTS)
+        cls.plain = scenarios(names, STEPS, "plain")
+        cls.peak = scenarios(names, 4, "peak")
+
+    def check(self, name):
+        limit = int(self.peak[name]["stats"]["peak_bytes_in_use"] * PARTS[name])
+        result = scenarios(name, STEPS, "recompute", limit)[name]
+        for step, (expected, loss) in enumerate(zip(self.plain[name]["losses"], result["losses"])):
+            self.assertEqual(expected, loss, f"the loss of step {step}")
+        self.assertEqual(self.plain[name]["digest"], result["digest"])
+        self.assertGreater(result["lms"]["num_recomputes"], STEPS)
+        self.assertEqual(result["lms"]["num_failed_recomputes"], 0)
+        self.assertEqual(result["pinned"], 0, "pins that nobody gave back")
+
+
+for scenario in PARTS:
+    setattr(Scenarios, f"test_{scenario}", lambda self, name=scenario: self.check(name))
+
+
+class Rules(unittest.TestCase):
+    def run_program(self, program):
+        result = environment.run_python("-c", BEGIN + textwrap.dedent(program))
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-6000:])
+
+    def test_a_dropped_result_is_computed_again(self):
+        self.run_program("""
+            install()
+            x = torch.arange(MIB // 4, dtype=torch.float32) / MIB
+            y = x.exp()
+            evict_all()
+            assert drops() >= 1, plugin.lms_stats()
+            assert torch.equal(y, (torch.arange(MIB // 4, dtype=torch.float32) / MIB).exp())
+            assert recomputes() >= 1, plugin.lms_stats()
+            plugin.check()
+        """)
+
+    def test_a_write_to_an_argument_comes_after_what_depends_on_it(self):
+        self.run_program("""
+            install()
+            x = torch.rand(MIB // 4)
+            expected = [v.item() for v in (x.exp() + 1)[:9]]
+            y = x.exp() + 1                 # exp() is a tensor that the program has freed
+            evict_all()
+            before = recomputes()
+            x.zero_()
+            assert recomputes() > before, "y was dropped, and is computed before x is written"
+            assert [v.item() for v in y[:9]] == expected
+        """)
+
+    def test_a_write_to_a_small_argument_comes_after_what_depends_on_it(self):
+        for results in ("(x * small[0])", "(x * small[0]).exp()"):    # the second one depends on it through a tensor that the program has freed
+            self.run_program(f"""
+                install()
+                x, small = torch.rand(MIB // 4), torch.rand(16)
+                y = {results}
+                expected = [v.item() for v in y[:9]]    # tolist() counts as a write, which ends the recipe
+                evict_all()
+                before = recomputes()
+                assert drops() > 0, plugin.lms_stats()
+                small.zero_()
+                assert recomputes() > before, plugin.lms_stats()
+                assert [v.item() for v in y[:9]] == expected
+                plugin.check()
+            """)
+
+    def test_dropout_draws_the_same_numbers_again_and_later_ops_other_ones(self):
+        self.run_program("""
+            def draws(big):
+                torch.manual_seed(3)
+                x = torch.ones(MIB // 4)
+                y = torch.nn.functional.dropout(x, 0.5)
+                if big:
+                    evict_all()
+                first, second = y.sum().item(), torch.nn.functional.dropout(x, 0.5).sum().item()
+                return first, second, torch.rand(1).item()
+            expected = draws(False)
+            install()
+            assert draws(True) == expected
+            assert recomputes() >= 1, plugin.lms_stats()
+        """)
+
+    def test_batch_norm_updates_its_statistics_once(self):
+        self.run_program("""
+            def train(big):
+                torch.manual_seed(3)
+                norm = torch.nn.BatchNorm2d(16)
+                y = norm(torch.rand(4, 16, 64, 64))
+                if big:
+                    evict_all()
+                total = y.double().square().sum().item()
+                return total, norm.running_mean.tolist(), norm.running_var.tolist()
+            expected = train(False)
+            install()
+            assert train(True) == expected
+            assert recomputes() >= 1, plugin.lms_stats()
+        """)
+
+    def test_a_result_that_the_program_writes_has_no_recipe(self):
+        self.run_program("""
+            install()
+            x = torch.rand(MIB // 4)
+            y = x.exp()
+            y.add_(1)
+            expected = y[:9].tolist()
+            evict_all()
+            assert y[:9].tolist() == expected
+        """)
+
+    def test_an_argument_whose_address_has_left_pytorch_gives_no_recipe(self):
+        self.run_program("""
+            install()
+            x = torch.rand(MIB // 4)
+            array = x.numpy()
+            y = x.exp()
+            expected = y[:9].tolist()
+            array[:] = 0
+            evict_all()
+            assert y[:9].tolist() == expected
+        """)
+
+    def test_recompute_false_moves_everything(self):
+        self.run_program("""
+            install(_always_recompute=False, recompute=False)
+            y = torch.rand(MIB // 4).exp()
+            evict_all()
+            y.sum().item()
+            assert drops() == 0 and plugin.lms_stats()["num_restores"] > 0 and plugin.lms_stats()["num_recipes"] == 0, plugin.lms_stats()
+        """)
+
+    def test_checkpoints_of_pytorch_work_beside_it(self):
+        self.run_program("""
+            from torch.utils.checkpoint import checkpoint
+            def train():
+                torch.manual_seed(5)
+                layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.Dropout(0.1)) for _ in range(6))
+                x = torch.rand(512, 512)
+                for layer in layers:
+                    x = checkpoint(layer, x, use_reentrant=False)
+                x.square().mean().backward()
+                return [parameter.grad.double().sum().item() for parameter in layers.parameters()]
+            expected = train()
+            install()
+            assert train() == expected
+        """)
+
+
+if __name__ == "__main__":
+    unittest.main()
