@@ -369,7 +369,7 @@ static inline void hr_recipe_init(hr_recipe *recipe)
  * the outputs. Set recipes in the order of the ops: recipes then never depend on each other in a cycle. If the call fails, nothing has changed,
  * and release is not called.
  *
- * HR_INVALID_ARGUMENT  no outputs, or more than 65,536 inputs or outputs; a tensor is an input and an output, or twice an output, of
+ * HR_INVALID_ARGUMENT  no outputs, or more than 65,536 inputs, sources or outputs; a tensor is an input and an output, or twice an output, of
  *                      another allocator, or was never written; an output is an input of a recipe already, which would be a cycle;
  *                      called in a recompute function
  * HR_IN_USE            an output is dropped

@@ -95,7 +95,7 @@ static hr_status end_next(hr__lms *lms, uint64_t source, hr_stream stream, unsig
 	if (forbidden) return hr__fail(HR_INVALID_ARGUMENT, "hr_lms_end_recipes: a recompute function must not change what recipes name as a source");
 	if (!*more || (!obstacle.running && !obstacle.dropped)) return HR_OK;
 	bool done = false;
-	hr_status status = obstacle.running ? HR_OK : hr__recompute(obstacle.dropped, word, stream, false, &done);
+	hr_status status = obstacle.running ? HR_OK : hr__recompute(obstacle.dropped, word, stream, HR__THEN_DETACH, &done);
 	if (!status && !done) hr__state_wait((*attempt)++);
 	return status;
 }
