@@ -497,7 +497,9 @@ HR_API HR_CHECK_RESULT hr_status hr_lms_policy_register(const char *name, const 
 	X(peak_bytes_dropped, "highest bytes_dropped_now since start or reset")                        \
 	X(num_recomputes, "times a recipe ran and succeeded")                                          \
 	X(num_failed_recomputes, "times a recipe ran and failed")                                      \
-	X(recompute_ns, "time that recipes took, by the costs that they state")
+	X(recompute_ns, "time that recipes took, by the costs that they state")                        \
+	X(num_planned_recomputes, "recipes that the policy ran before a pin needed them")              \
+	X(plan_again_ns, "time of the ops that the active plan runs again in a step")
 
 typedef struct hr_lms_stats {
 	size_t struct_size;
@@ -521,7 +523,7 @@ static inline void hr_lms_stats_init(hr_lms_stats *stats)
  *                      num_single_reclaims, num_multi_reclaims, num_full_reclaims, num_planned_evictions, num_prefetches,
  *                      num_prefetch_hits, num_prefetch_misses, num_prefetches_refused, stall_ns, num_steps, num_steps_planned,
  *                      num_mismatches, num_defragmentations, bytes_defragged, num_pin_waits, num_repeats, num_drops,
- *                      bytes_dropped, num_recomputes, num_failed_recomputes, recompute_ns
+ *                      bytes_dropped, num_recomputes, num_failed_recomputes, recompute_ns, num_planned_recomputes
  *     set to now       peak_bytes_out to bytes_out_now, peak_host_bytes to host_bytes, peak_bytes_dropped to bytes_dropped_now
  *     not changed      num_tensors, num_pins, bytes_pinned, bytes_inactive, bytes_out_now, host_bytes, spilled_bytes, num_recipes,
  *                      num_ghosts, bytes_dropped_now, and the plan_* fields */

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "analysis/schedule/pure_ops.h"
 #include "core/base/assert.h"
 #include "core/base/status.h"
 #include "core/base/text/text.h"
@@ -26,6 +27,8 @@ struct drive {
 	struct life *lives; /* one for each tensor of the schedule */
 	hr_pin *pins;       /* room for the pins of one op */
 	uint64_t births;
+	uint8_t *purity;    /* hr__purity of each op; NULL: no recipes */
+	hr_tensor *names;   /* room for the inputs and outputs of a recipe */
 	struct sized *missing, *surplus; /* scratch: tensors that should be live and are not; tensors that are live and should not be */
 };
 
@@ -50,7 +53,7 @@ static hr_status touch(struct drive *drive, uint32_t index, hr_access access)
 	const hr__drive_options *options = drive->options;
 	if (!options->touch || drive->schedule->tensors[index].workspace) return HR_OK;
 	const struct life *life = &drive->lives[index];
-	hr__drive_touch touched = { index, life->birth, life->handle, access, options->stream };
+	hr__drive_touch touched = { index, life->birth, life->handle, access, options->stream, false };
 	return options->touch(options->context, &touched);
 }
 
@@ -85,6 +88,122 @@ static hr_status destroy(struct drive *drive, uint32_t index)
 	return status;
 }
 
+/* ---- recipes ---- */
+
+/* The recipe of an op. */
+struct again {
+	const struct drive *drive;
+	uint32_t op;
+	uint64_t births[]; /* of what it makes */
+};
+
+static bool is_output(const struct drive *drive, const hr__tensor_use *use)
+{
+	return use->makes && !drive->schedule->tensors[use->tensor].workspace;
+}
+
+/* Allocates [bytes], and frees them in the order of [stream]. */
+static hr_status borrow(const struct drive *drive, uint64_t bytes, hr_stream stream)
+{
+	hr_tensor scratch;
+	hr_tensor_options options;
+	hr_tensor_options_init(&options);
+	options.bytes = bytes;
+	hr_status status = hr_tensor_create(drive->options->allocator, &options, &scratch);
+	if (status) return status;
+	status = hr_tensor_pin(scratch, HR_OVERWRITE, stream);
+	if (!status) status = hr_tensor_unpin(scratch, stream);
+	hr_status end = hr_tensor_destroy(scratch);
+	return status ? status : end;
+}
+
+static hr_status make_again(const struct again *again, const hr__tensor_use *use, size_t output, const hr_recompute *call)
+{
+	const hr__drive_options *options = again->drive->options;
+	hr_tensor handle = call->outputs[output];
+	void *ignored;
+	if (!handle.id) return HR_OK;
+	hr_status status = hr_tensor_get_address(handle, &ignored);
+	if (status || !options->touch) return status;
+	hr__drive_touch touched = { use->tensor, again->births[output], handle, HR_OVERWRITE, call->stream, true };
+	return options->touch(options->context, &touched);
+}
+
+static hr_status run_again(void *user, const hr_recompute *call)
+{
+	const struct again *again = user;
+	const struct drive *drive = again->drive;
+	const hr__schedule_op *op = &drive->schedule->ops[again->op];
+	hr_status status = HR_OK;
+	size_t output = 0;
+	for (uint32_t i = op->first_use; !status && i < op->first_use + op->use_count; i++) {
+		const hr__tensor_use *use = &drive->schedule->uses[i];
+		if (is_output(drive, use)) status = make_again(again, use, output++, call);
+		else if (use->makes) status = borrow(drive, drive->schedule->tensors[use->tensor].bytes, call->stream);
+	}
+	if (!status && drive->options->busy) status = drive->options->busy(drive->options->context, call->stream, op->ns);
+	return status;
+}
+
+/* What an op is known to be by name, and by what it writes. */
+static hr__purity purity_of(const hr__schedule *schedule, const hr__schedule_op *op)
+{
+	hr__purity purity = hr__op_purity(hr_name_text(op->name));
+	for (uint32_t i = op->first_use; i < op->first_use + op->use_count; i++)
+		if (schedule->uses[i].writes && !schedule->uses[i].makes && purity != HR__OP_VIEW && purity != HR__OP_STATISTICS)
+			return HR__OP_NOT_PURE;
+	return purity;
+}
+
+static bool classify_ops(struct drive *drive)
+{
+	const hr__schedule *schedule = drive->schedule;
+	if (!drive->options->recompute) return true;
+	drive->purity = malloc((size_t)schedule->op_count + 1);
+	drive->names = malloc(((size_t)schedule->most_uses + 1) * sizeof *drive->names);
+	if (!drive->purity || !drive->names) return false;
+	for (uint32_t i = 0; i < schedule->op_count; i++) drive->purity[i] = (uint8_t)purity_of(schedule, &schedule->ops[i]);
+	return true;
+}
+
+static bool is_of(const struct drive *drive, uint32_t op, hr__purity purity)
+{
+	return drive->purity && drive->purity[op] == purity;
+}
+
+/* Gives the tensors that the op made a recipe, if it is pure. */
+static hr_status set_recipe(struct drive *drive, uint32_t index)
+{
+	const hr__schedule_op *op = &drive->schedule->ops[index];
+	const hr__tensor_use *uses = &drive->schedule->uses[op->first_use];
+	size_t inputs = 0, outputs = 0;
+	if (!drive->purity || is_of(drive, index, HR__OP_NOT_PURE)) return HR_OK;
+	for (uint32_t i = 0; i < op->use_count; i++) /* inputs from the front, outputs behind all inputs that there can be */
+		if (drive->pins[i].access == HR_READ) drive->names[inputs++] = drive->pins[i].tensor;
+	for (uint32_t i = 0; i < op->use_count; i++)
+		if (is_output(drive, &uses[i])) drive->names[inputs + outputs++] = drive->pins[i].tensor;
+	if (!outputs) return HR_OK;
+	struct again *again = malloc(sizeof *again + outputs * sizeof again->births[0]);
+	if (!again) return hr__fail(HR_NO_HOST_MEMORY, "no memory for a recipe");
+	*again = (struct again){ drive, index };
+	for (uint32_t i = 0, k = 0; i < op->use_count; i++)
+		if (is_output(drive, &uses[i])) again->births[k++] = drive->lives[uses[i].tensor].birth;
+	hr_recipe recipe;
+	hr_recipe_init(&recipe);
+	recipe.op = op->name;
+	recipe.inputs = drive->names;
+	recipe.input_count = inputs;
+	recipe.outputs = drive->names + inputs;
+	recipe.output_count = outputs;
+	recipe.cost_ns = op->ns ? op->ns : 1; /* 0 would mean that it is not known */
+	recipe.recompute = run_again;
+	recipe.release = free;
+	recipe.user = again;
+	hr_status status = hr_tensor_set_recipe(&recipe);
+	if (status) free(again);
+	return status;
+}
+
 /* ---- ops ---- */
 
 static hr_status run_pinned(struct drive *drive, const hr__schedule_op *op)
@@ -94,6 +213,7 @@ static hr_status run_pinned(struct drive *drive, const hr__schedule_op *op)
 	hr_status status = HR_OK;
 	for (uint32_t i = 0; !status && i < op->use_count; i++) status = touch(drive, uses[i].tensor, drive->pins[i].access);
 	if (!status && options->busy) status = options->busy(options->context, options->stream, op->ns);
+	if (!status) status = set_recipe(drive, (uint32_t)(op - drive->schedule->ops));
 	return status;
 }
 
@@ -103,7 +223,8 @@ static hr_status run_op(struct drive *drive, uint32_t index)
 	const hr__tensor_use *uses = &drive->schedule->uses[op->first_use];
 	hr_stream stream = drive->options->stream;
 	for (uint32_t i = 0; i < op->use_count; i++)
-		drive->pins[i] = (hr_pin){ drive->lives[uses[i].tensor].handle, hr__tensor_use_access(&uses[i]) };
+		drive->pins[i] = (hr_pin){ drive->lives[uses[i].tensor].handle,
+			                       is_of(drive, index, HR__OP_VIEW) && !uses[i].makes ? HR_READ : hr__tensor_use_access(&uses[i]) };
 	hr_name before = hr_op_set(op->name);
 	hr_status status = op->use_count ? hr_tensor_pin_all(drive->pins, op->use_count, stream) : HR_OK;
 	if (status) {
@@ -206,7 +327,7 @@ static bool get_room(struct drive *drive)
 	drive->pins = malloc(((size_t)drive->schedule->most_uses + 1) * sizeof *drive->pins);
 	drive->missing = malloc(tensors * sizeof *drive->missing);
 	drive->surplus = malloc(tensors * sizeof *drive->surplus);
-	return drive->lives && drive->pins && drive->missing && drive->surplus;
+	return drive->lives && drive->pins && drive->missing && drive->surplus && classify_ops(drive);
 }
 
 hr_status hr__drive(const hr__schedule *schedule, const hr__drive_options *options, hr__drive_result *out)
@@ -227,6 +348,8 @@ hr_status hr__drive(const hr__schedule *schedule, const hr__drive_options *optio
 	}
 	free(drive.lives);
 	free(drive.pins);
+	free(drive.purity);
+	free(drive.names);
 	free(drive.missing);
 	free(drive.surplus);
 	return status;

@@ -4,7 +4,11 @@
  *     OP       hr_op_set, one hr_tensor_pin_all of the op's working set, [touch] for each tensor of it, [busy], hr_tensor_unpin_all
  *     DESTROY  hr_tensor_destroy
  *
- * A pin is HR_OVERWRITE for a tensor that the op makes, HR_WRITE for an existing one that it writes, HR_READ for the rest.
+ * If options.recompute is on, an op that is known by name to be pure (analysis/schedule/pure_ops.h) gives the tensors that it makes a
+ * recipe. The recipe allocates the op's workspace, touches what it makes, and is busy for the time of the op.
+ *
+ * A pin is HR_OVERWRITE for a tensor that the op makes, HR_WRITE for an existing one that it writes, HR_READ for the rest. With recipes, a
+ * view only reads what it shares.
  *
  * The caller's callbacks do the computing and define the contents of tensors; this module uses no device. A trace of several
  * streams is replayed on one stream, in its order.
@@ -33,6 +37,7 @@ typedef struct hr__drive_touch {
 	hr_tensor handle;
 	hr_access access;
 	hr_stream stream;
+	bool again; /* a recipe is running: the tensor gets the contents that it was dropped with */
 } hr__drive_touch;
 
 /* Callbacks may be NULL. A status other than HR_OK ends the replay with that status. */
@@ -41,7 +46,8 @@ typedef struct hr__drive_options {
 	hr_stream stream;      /* used for all work */
 	const uint32_t *plays; /* parts of the schedule, each 1 or more */
 	size_t play_count;
-	void *context; /* passed to the callbacks */
+	bool recompute; /* pure ops give what they make recipes */
+	void *context;  /* passed to the callbacks */
 	/* Computes the op: queues work for [ns] on [stream]. */
 	hr_status (*busy)(void *context, hr_stream stream, uint64_t ns);
 	/* Called for each pinned tensor before the op computes, and with HR_OVERWRITE for each tensor that is filled. It may take the

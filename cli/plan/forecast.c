@@ -91,6 +91,9 @@ static void sum_up_step(struct forecast_run *run, uint64_t now_ns)
 	forecast->bytes_out = (uint64_t)(after->bytes_copied_out - before->bytes_copied_out);
 	forecast->bytes_in = (uint64_t)(after->bytes_copied_in - before->bytes_copied_in);
 	forecast->evictions = (uint64_t)(after->num_evictions - before->num_evictions);
+	forecast->drops = (uint64_t)(after->num_drops - before->num_drops);
+	forecast->recomputes = (uint64_t)(after->num_recomputes - before->num_recomputes);
+	forecast->again_ns = (uint64_t)(after->recompute_ns - before->recompute_ns);
 }
 
 static hr_status step(void *context, size_t play)
@@ -142,6 +145,7 @@ static hr_status open_allocator(struct forecast_run *run)
 	lms.spill_dir = lms.step_csv = NULL;
 	lms.host_limit = setup->host_limit ? setup->host_limit : HR__SCHEDULE_LIVE_MAX;
 	lms.policy = setup->policy;
+	lms.recompute = setup->recompute;
 	lms.safety = HR_SAFETY_NONE;
 
 	hr_status status = hr_simulated_configure(&simulated);
@@ -176,6 +180,7 @@ static hr_status drive(struct forecast_run *run)
 	hr__drive_options options = { .allocator = run->allocator,
 		                          .plays = run->plays,
 		                          .play_count = run->play_count,
+		                          .recompute = run->setup->recompute,
 		                          .context = run,
 		                          .busy = busy,
 		                          .step = step,

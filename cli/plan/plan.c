@@ -135,7 +135,7 @@ static hr_status forecast_curve(hr__plan_report *report, hr__progress *progress)
 		report->limits[i] = setup.limit;
 		hr__progress_phase(progress, "playing", (i + 1.0) / HR__CURVE_POINTS);
 		status = hr__forecast_make(&setup, &report->curve[i]);
-		if (!status && report->recompute) status = hr__outlook_make(&setup, setup.limit, &report->outlooks[i]);
+		if (!status && report->setup.recompute) status = hr__outlook_make(&setup, setup.limit, &report->outlooks[i]);
 	}
 	return status;
 }
@@ -164,7 +164,7 @@ static hr_status forecast(hr__plan_report *report)
 	} else if (!status) {
 		hr__progress_phase(&progress, "playing", 1);
 		status = hr__forecast_make(&report->setup, &report->forecast);
-		if (!status && report->recompute) status = hr__outlook_make(&report->setup, report->setup.limit, &report->outlook);
+		if (!status && report->setup.recompute) status = hr__outlook_make(&report->setup, report->setup.limit, &report->outlook);
 	}
 	hr__progress_end(&progress);
 	report->setup.progress = NULL;
@@ -229,7 +229,7 @@ static int run(const hr__arguments *arguments)
 	hr__plan_report report = { .path = arguments->operands[0] };
 	int64_t device = HR__FACTS_DEVICE_MOST;
 	uint64_t step = 0;
-	if (!read_arguments(arguments, &report.setup, &step) || !read_recompute(arguments, &report.recompute) || !hr__arguments_device_index(arguments, DEVICE_INDEX, &device)) return HR__EXIT_BAD;
+	if (!read_arguments(arguments, &report.setup, &step) || !read_recompute(arguments, &report.setup.recompute) || !hr__arguments_device_index(arguments, DEVICE_INDEX, &device)) return HR__EXIT_BAD;
 	if (hr__schedule_read(report.path, device, &report.trace, &report.schedule) != HR_OK) return hr__complain_last();
 	int exit_status = plan_trace(&report, arguments, step);
 	hr__forecast_free(&report.forecast);

@@ -102,7 +102,7 @@ static void write_curve(hr__json *json, const hr__plan_report *report)
 		hr__json_field_uint(json, "limit_bytes", report->limits[i]);
 		hr__json_field_bool(json, "fits", report->curve[i].fits);
 		write_forecast(json, report, &report->curve[i]);
-		write_outlook(json, report, report->recompute ? &report->outlooks[i] : NULL);
+		write_outlook(json, report, report->setup.recompute ? &report->outlooks[i] : NULL);
 		hr__json_end_object(json);
 	}
 	hr__json_end_array(json);
@@ -123,7 +123,7 @@ void hr__plan_report_json(const hr__plan_report *report)
 	hr__json_field_string(&json, "policy", report->setup.policy);
 	field_ms(&json, "step_ms_plain", report->facts.plain_ns, planned);
 	write_forecast(&json, report, forecast);
-	write_outlook(&json, report, forecast && report->recompute ? &report->outlook : NULL);
+	write_outlook(&json, report, forecast && report->setup.recompute ? &report->outlook : NULL);
 	field_uint(&json, "step", planned ? report->schedule.parts[report->setup.part].number : 0, planned);
 	hr__json_field_uint(&json, "link_bytes_per_s", report->setup.link);
 	if (forecast) {
@@ -452,7 +452,7 @@ static void print_outlook(const hr__plan_report *report)
 {
 	const hr__outlook_step *both = &report->outlook.by[HR__BY_BOTH];
 	char out[16], in[16], count[32];
-	if (!report->recompute || !both->fits) return;
+	if (!report->setup.recompute || !both->fits) return;
 	hr__line_begin("recompute");
 	if (!both->again_ops) {
 		hr__line_add("nothing is worth running again, by the planner's model\n");
@@ -478,7 +478,7 @@ static void print_means(const hr__plan_report *report, const hr__outlook_step *s
 static void print_outlooks(const hr__plan_report *report)
 {
 	char limit[16], out[16];
-	if (!report->recompute) return;
+	if (!report->setup.recompute) return;
 	char about[192];
 	snprintf(about, sizeof about, " (%s; least: the bound of moving; again: running ops again. By the planner's model, not played)",
 	         report->facts.plain_ns ? "times as long as without a limit" : "ms a step");

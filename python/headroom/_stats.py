@@ -15,7 +15,7 @@ LMS_FIELDS = """num_tensors num_pins bytes_pinned bytes_inactive bytes_reclaimed
     plan_step_ns plan_bound_ns plan_bytes_out plan_bytes_in host_bytes peak_host_bytes spilled_bytes num_defragmentations bytes_defragged
     num_pin_waits num_repeats
     num_recipes num_ghosts num_drops bytes_dropped bytes_dropped_now peak_bytes_dropped
-    num_recomputes num_failed_recomputes recompute_ns""".split()
+    num_recomputes num_failed_recomputes recompute_ns num_planned_recomputes plan_again_ns""".split()
 
 
 def struct(fields):

@@ -46,6 +46,12 @@ typedef struct hr__lms hr__lms;
 /* ---- tensors ---- */
 
 /* Whether it is fixed and has pages of its own, which eviction can unmap. */
+/* The order in which tensors that the plan evicts leave: of their copies, or as the plan says. */
+static inline uint64_t hr__evict_planned_number(const hr__tensor *tensor)
+{
+	return tensor->evict_number ? tensor->evict_number : hr__load_relaxed(&tensor->copy_epoch);
+}
+
 static inline bool hr__tensor_owns_pages(const hr__tensor *tensor);
 
 /* Tensor records are allocated in blocks, on demand. */
@@ -354,6 +360,13 @@ void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_strea
 void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);
 void hr__learned_created(hr__lms *lms, hr__tensor *tensor);
 void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor);
+/* A recipe was set; the recipe of a tensor has ended, but the tensor has not; a ghost was made of a tensor that was [planned] in the plan.
+ * With the lock. */
+void hr__learned_recipe_set(hr__lms *lms, const struct hr__recipe *recipe);
+void hr__learned_recipe_ended(const hr__tensor *tensor);
+void hr__learned_ghost(hr__tensor *ghost, uint32_t planned);
+/* Whether the plan needs the memory of a ghost that was computed. With the lock. */
+bool hr__learned_keeps_ghost(const hr__tensor *ghost);
 /* Value of evicting a tensor that the plan keeps, more than 0: the later its next use, the higher. [alone]: and the fewer its
  * bytes, the higher. */
 double hr__learned_eviction_score(hr__lms *lms, const hr__tensor *tensor, bool alone);

@@ -19,7 +19,7 @@ static int64_t count_pins(hr__lms *lms)
 	X(num_single_reclaims) X(num_multi_reclaims) X(num_full_reclaims) X(num_planned_evictions) X(num_prefetches)            \
 	X(num_prefetch_hits) X(num_prefetch_misses) X(num_prefetches_refused) X(stall_ns) X(num_steps) X(num_steps_planned)     \
 	X(num_mismatches) X(num_defragmentations) X(bytes_defragged) X(num_pin_waits) X(num_repeats)     \
-	X(num_drops) X(bytes_dropped) X(num_recomputes) X(num_failed_recomputes) X(recompute_ns)
+	X(num_drops) X(bytes_dropped) X(num_recomputes) X(num_failed_recomputes) X(recompute_ns) X(num_planned_recomputes)
 /* clang-format on */
 
 #define SINCE(lms, name) (hr__load_relaxed(&(lms)->stats.name) - hr__load_relaxed(&(lms)->base.name))

@@ -16,13 +16,32 @@ typedef struct hr__planned_use {
 	uint32_t op;
 	bool copied;  /* its copy to the host is started, because this was the last write before its eviction */
 	bool evicted; /* it may be evicted */
+	bool dropped; /* its memory may be freed without a copy: it is made again */
+	uint32_t free_at; /* evicted or dropped: the turn before which its memory is free, by the model; may be in the next step, as [need] */
 } hr__planned_use;
 
-/* A restore, and the op before which it is requested. */
+/* TURNS are the ops of the step and, between them, ops that run again (plan.h). Without such ops, they are the ops. */
+
+/* A restore, and the turn before which it is requested. */
 typedef struct hr__planned_restore {
 	uint32_t before, tensor;
-	uint32_t need; /* op that uses it; from the number of ops on = in the next step */
+	uint32_t need; /* op that it is needed by, or before which another op that needs it runs again; from the number of ops on = in the next step */
 } hr__planned_restore;
+
+/* What is done at a turn in which an op runs again, in this order. */
+typedef enum hr__again {
+	HR__AGAIN_MAKE,  /* the tensor is made again */
+	HR__AGAIN_COPY, /* its copy to the host is started */
+	HR__AGAIN_EVICT, /* so is its eviction */
+	HR__AGAIN_DROP,  /* its memory may be freed without a copy */
+} hr__again;
+
+typedef struct hr__planned_act {
+	uint32_t turn;
+	hr__again kind;
+	uint32_t tensor;
+	uint32_t until; /* MAKE: the turn after which it is dropped next; HR__PLAN_NEVER. EVICT and DROP: as free_at */
+} hr__planned_act;
 
 /* All zero = no plan. */
 typedef struct hr__active_plan {
@@ -37,6 +56,11 @@ typedef struct hr__active_plan {
 	bool *persists;                /* it existed before the step and outlives it: the next step uses it again */
 	hr_tensor *present;            /* the tensor in the current step; id 0 = not known yet */
 	hr__planned_restore *restores; /* by before, then by need */
+	uint32_t turn_count;
+	uint32_t *turn_of; /* by op; [op_count] = turn_count */
+	hr__planned_act *acts; /* by turn, then by act */
+	uint32_t act_count, act_capacity;
+	uint32_t *kept_until;  /* by tensor: what was made again last in this step stays until after this turn; 0 = nothing was */
 	hr__layout_stay *stays;        /* of all tensors on the device, with their offsets */
 	uint32_t *first_stay;          /* of each tensor; [tensor_count] = the end */
 	uint32_t stay_capacity;
@@ -53,6 +77,11 @@ typedef struct hr__active_plan {
  * takes long, so it is called without the lock; the caller keeps other threads from changing the record. */
 hr_status hr__active_plan_make(const hr__record *record, uint64_t other_bytes, const hr__plan_machine *machine, bool places,
                                hr__active_plan *out, uint64_t *bound_ns);
+/* Whether ops run again. */
+static inline bool hr__active_plan_runs_again(const hr__active_plan *active)
+{
+	return active->is_set && active->plan.turns != NULL;
+}
 /* Frees the plan and sets *active to "no plan". */
 void hr__active_plan_free(hr__active_plan *active);
 

@@ -43,6 +43,15 @@ void hr__follow_destroyed(hr__learned *learned, const hr__tensor *tensor)
 	if (present && present->id == hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word)).id) present->id = 0;
 }
 
+void hr__follow_ghost(hr__learned *learned, hr__tensor *ghost, uint32_t planned)
+{
+	HR_ASSERT(hr__lock_is_mine(&ghost->lms->lock));
+	const hr__active_plan *active = &learned->active_plan;
+	if (!active->is_set || planned >= active->tensor_count || active->present[planned].id) return;
+	ghost->learned.planned = planned;
+	active->present[planned] = hr__tensor_handle(ghost, hr__load_relaxed(&ghost->word));
+}
+
 /* ---- is it the plan's step? ---- */
 
 void hr__follow_use(hr__learned *learned, const hr__tensor *tensor)
@@ -63,6 +72,12 @@ void hr__follow_use(hr__learned *learned, const hr__tensor *tensor)
 static bool is_lost(const hr__learned *learned)
 {
 	return learned->off >= OFF_MIN && learned->off > learned->on / 3;
+}
+
+/* Whether the current step is the active plan's, as far as is known. */
+static bool follows(const hr__learned *learned)
+{
+	return learned->active_plan.is_set && !is_lost(learned);
 }
 
 /* ---- restores ---- */
@@ -95,33 +110,52 @@ static void request_unplanned(hr__learned *learned, uint32_t need)
 	}
 }
 
-void hr__follow_before(hr__lms *lms)
+/* The next turn in which an op runs again, or that of op [position], whichever is first. Requests the restores that the plan has before
+ * it. *again: it is one in which an op runs again. */
+static uint32_t advance(hr__learned *learned, uint32_t position, bool *again)
 {
-	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
-	hr__learned *learned = lms->learned;
-	hr__active_plan *active = &learned->active_plan;
-	hr_tensor due[RESTORES_AT_ONCE];
-	uint32_t found = 0;
-	hr__lock_take(&lms->lock);
-	uint32_t position = hr__follow_is_joined(lms, hr__pin_group_of_thread()) ? learned->position - 1 : learned->position++;
-	if (active->is_set && !is_lost(learned)) {
-		for (; learned->next_restore < active->plan.move_count && active->restores[learned->next_restore].before <= position;
-		     learned->next_restore++) {
-			const hr__planned_restore *comeback = &active->restores[learned->next_restore];
-			request_unplanned(learned, comeback->need);
-			request_restore(learned, active->present[comeback->tensor]);
-		}
-		request_unplanned(learned, position + UNPLANNED_LEAD);
+	const hr__active_plan *active = &learned->active_plan;
+	uint32_t turn = active->turn_of[position < active->op_count ? position : active->op_count];
+	bool in_step = learned->turn != HR__PLAN_NEVER;
+	*again = in_step && learned->next_act < active->act_count && active->acts[learned->next_act].turn < turn;
+	if (*again) turn = active->acts[learned->next_act].turn;
+	if (in_step && turn > learned->turn) learned->turn = turn;
+	for (; learned->next_restore < active->plan.move_count && active->restores[learned->next_restore].before <= turn;
+	     learned->next_restore++) {
+		const hr__planned_restore *comeback = &active->restores[learned->next_restore];
+		request_unplanned(learned, comeback->need);
+		request_restore(learned, active->present[comeback->tensor]);
 	}
-	/* Removed from the list, so that no other thread requests the same. */
+	return turn;
+}
+
+/* Takes restores from the list of those that are due, so that no other thread requests the same. */
+static uint32_t take_due(hr__learned *learned, hr_tensor due[RESTORES_AT_ONCE])
+{
+	uint32_t found = 0;
 	for (; found < learned->due_restores.count && found < RESTORES_AT_ONCE; found++)
 		due[found] = HR__RECORD_AT(hr_tensor, learned->due_restores, found);
 	learned->due_restores.count -= found;
 	if (found)
 		memmove(learned->due_restores.items, (hr_tensor *)learned->due_restores.items + found,
 		        learned->due_restores.count * sizeof(hr_tensor));
-	hr__lock_release(&lms->lock);
+	return found;
+}
 
+/* Restores that found no memory are due again. */
+static void put_back(hr__learned *learned, const hr_tensor *due, uint32_t count)
+{
+	while (learned->due_restores.capacity - learned->due_restores.count < count &&
+	       hr__record_array_grow(&learned->due_restores, sizeof(hr_tensor))) {}
+	if (learned->due_restores.capacity - learned->due_restores.count < count) return; /* their pins restore them */
+	memmove((hr_tensor *)learned->due_restores.items + count, learned->due_restores.items,
+	        learned->due_restores.count * sizeof(hr_tensor));
+	memcpy(learned->due_restores.items, due, count * sizeof(hr_tensor));
+	learned->due_restores.count += count;
+}
+
+static void restore_due(hr__lms *lms, hr_tensor *due, uint32_t found)
+{
 	uint32_t left = 0;
 	for (uint32_t i = 0; i < found; i++) {
 		hr_status status;
@@ -134,15 +168,31 @@ void hr__follow_before(hr__lms *lms)
 	}
 	if (!left) return;
 	hr__lock_take(&lms->lock);
-	while (learned->due_restores.capacity - learned->due_restores.count < left &&
-	       hr__record_array_grow(&learned->due_restores, sizeof(hr_tensor))) {}
-	if (learned->due_restores.capacity - learned->due_restores.count >= left) { /* else their pins restore them */
-		memmove((hr_tensor *)learned->due_restores.items + left, learned->due_restores.items,
-		        learned->due_restores.count * sizeof(hr_tensor));
-		memcpy(learned->due_restores.items, due, left * sizeof(hr_tensor));
-		learned->due_restores.count += left;
-	}
+	put_back(lms->learned, due, left);
 	hr__lock_release(&lms->lock);
+}
+
+void hr__follow_before(hr__lms *lms, hr_stream stream)
+{
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
+	hr__learned *learned = lms->learned;
+	uint32_t position = HR__RECORD_NONE;
+	for (bool again = true; again;) {
+		hr_tensor due[RESTORES_AT_ONCE];
+		hr__lock_take(&lms->lock);
+		if (position == HR__RECORD_NONE)
+			position = hr__follow_is_joined(lms, hr__pin_group_of_thread()) ? learned->position - 1 : learned->position++;
+		uint32_t turn = 0;
+		again = false;
+		if (follows(learned)) {
+			turn = advance(learned, position, &again);
+			request_unplanned(learned, position + UNPLANNED_LEAD);
+		}
+		uint32_t found = take_due(learned, due);
+		hr__lock_release(&lms->lock);
+		restore_due(lms, due, found);
+		if (again) hr__again_run(lms, turn, stream);
+	}
 }
 
 /* ---- evictions ---- */
@@ -153,23 +203,21 @@ static const hr__planned_use *planned_use(const hr__learned *learned, const hr__
 	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
 	const hr__active_plan *active = &learned->active_plan;
 	uint32_t planned = tensor->learned.planned;
-	if (!active->is_set || planned == HR__RECORD_NONE || tensor->learned.step != learned->step || !tensor->learned.uses ||
-	    is_lost(learned))
-		return NULL;
+	if (!follows(learned) || planned == HR__RECORD_NONE || tensor->learned.step != learned->step || !tensor->learned.uses) return NULL;
 	uint32_t use = active->first[planned] + tensor->learned.uses - 1;
 	return use < active->first[planned + 1] ? &active->uses[use] : NULL;
 }
 
-/* Starts its copy to the host; the memory stays until another request needs it. */
-static void start_eviction(hr__tensor *tensor, uint64_t word, bool evicted)
+void hr__follow_start_eviction(hr__tensor *tensor, uint64_t word, const uint32_t *free_at)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
 	if (hr__load_relaxed(&tensor->never_evict) || !hr__state_begin_eviction(tensor, word)) return;
 	hr__lms_begin_move(lms);
-	if (!hr__move_copy_to_host(tensor) && evicted) {
+	if (!hr__move_copy_to_host(tensor) && free_at) {
 		hr__lock_take(&lms->lock);
-		hr__store_relaxed(&tensor->evict_first, 1);
+		hr__store_relaxed(&tensor->evict_first, HR__EVICT_FIRST_MOVE);
+		tensor->evict_number = hr__again_free_number(lms->learned, *free_at);
 		hr__evict_queue_put(lms, HR__EVICT_PLANNED, tensor);
 		hr__lock_release(&lms->lock);
 		hr__lms_count(&lms->stats.num_planned_evictions, 1);
@@ -189,9 +237,18 @@ void hr__follow_unpinned(hr__lms *lms, const hr_pin *pins, size_t count)
 		hr__lock_take(&lms->lock);
 		const hr__planned_use *use = planned_use(learned, tensor);
 		bool copied = use && use->copied, evicted = use && use->evicted;
+		uint32_t free_at = use ? use->free_at : 0;
+		if (use && use->dropped) hr__again_drop_later(tensor, pins[i].tensor.id, free_at);
 		hr__lock_release(&lms->lock);
-		if (copied || evicted) start_eviction(tensor, pins[i].tensor.id, evicted);
+		if (copied || evicted) hr__follow_start_eviction(tensor, pins[i].tensor.id, evicted ? &free_at : NULL);
 	}
+}
+
+void hr__follow_recipe(hr__learned *learned, hr__tensor *tensor)
+{
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
+	const hr__planned_use *use = planned_use(learned, tensor);
+	if (use && use->dropped) hr__again_drop_later(tensor, hr__load_relaxed(&tensor->word), use->free_at);
 }
 
 /* ---- places ---- */
@@ -230,7 +287,8 @@ static uint64_t distance_to(const hr__lms *lms, const hr__tensor *tensor)
 	const hr__active_plan *active = &learned->active_plan;
 	uint32_t planned = tensor->learned.planned;
 	uint64_t idle = hr__load_relaxed(&lms->clock) - hr__load_relaxed(&tensor->last_use);
-	if (!active->is_set || planned == HR__RECORD_NONE || is_lost(learned)) return idle + 1; /* long idle: likely to stay so */
+	if (!follows(learned) || planned == HR__RECORD_NONE) return idle + 1; /* long idle: likely to stay so */
+	if (hr__load_relaxed(&tensor->ghost) && hr__learned_keeps_ghost(tensor)) return 1;
 	uint32_t uses = tensor->learned.step == learned->step ? tensor->learned.uses : 0, next = active->first[planned] + uses;
 	if (next < active->first[planned + 1]) {
 		uint32_t op = active->uses[next].op;

@@ -26,6 +26,7 @@
 #include "core/lms/policy/learned.h"
 
 #include "core/base/status.h"
+#include "core/lms/recipe/recipe.h"
 
 /* ---- opening and closing ---- */
 
@@ -104,7 +105,7 @@ static hr_stream timed_on(hr_stream stream)
 /* Ops are timed once tensors have been evicted, until the plan was right often enough. */
 static bool is_timing(const hr__lms *lms)
 {
-	return hr__load_relaxed(&lms->stats.num_evictions) > 0 && !hr__load_relaxed(&lms->learned->settled);
+	return hr__learned_was_pressed(lms) && !hr__load_relaxed(&lms->learned->settled);
 }
 
 /* Ends the interval of the op that the pin call belongs to. */
@@ -120,9 +121,9 @@ static void pause_op(hr__lms *lms, hr_stream stream)
 
 void hr__learned_before_pin(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
-	if (!hr__load_relaxed(&lms->stats.num_steps) && hr__load_relaxed(&lms->stats.num_evictions)) hr__steps_watch(lms, pins, count);
+	if (!hr__load_relaxed(&lms->stats.num_steps) && hr__learned_was_pressed(lms)) hr__steps_watch(lms, pins, count);
 	pause_op(lms, stream);
-	hr__follow_before(lms);
+	hr__follow_before(lms, stream);
 }
 
 void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
@@ -154,13 +155,40 @@ void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_str
 	hr__learned *learned = lms->learned;
 	uint64_t mark = 0;
 	/* With a mark after each op, a stream that waits for memory of one op does not wait for the next. */
-	if (hr__load_relaxed(&lms->stats.num_evictions) > 0 && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
+	if (hr__learned_was_pressed(lms) && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
 	hr__lock_take(&lms->lock);
 	if (learned->recording) hr__record_end_interval(&learned->now, mark);
 	hr__record_time(lms->device, &learned->now, 4);
 	bool planned = learned->active_plan.is_set;
 	hr__lock_release(&lms->lock);
 	if (planned) hr__follow_unpinned(lms, pins, count);
+}
+
+/* ---- recipes ---- */
+
+void hr__learned_recipe_set(hr__lms *lms, const struct hr__recipe *recipe)
+{
+	HR_ASSERT(hr__lock_is_mine(&lms->lock));
+	hr__learned *learned = lms->learned;
+	if (!learned) return;
+	if (learned->recording) hr__record_recipe(&learned->now, recipe, learned->step);
+	for (uint32_t i = 0; i < recipe->output_count; i++) hr__follow_recipe(learned, recipe->outputs[i]);
+}
+
+void hr__learned_recipe_ended(const hr__tensor *tensor)
+{
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
+	hr__learned *learned = tensor->lms->learned;
+	if (!learned || !learned->recording || tensor->learned.step != learned->step) return;
+	/* During a pin call, its op is not recorded yet: that is the op before which the recipe could still run. */
+	uint32_t ops = learned->now.ops.count, op = learned->position > ops ? ops : ops - 1;
+	if (ops) hr__record_recipe_end(&learned->now, tensor->learned.slot, op);
+}
+
+void hr__learned_ghost(hr__tensor *ghost, uint32_t planned)
+{
+	HR_ASSERT(hr__lock_is_mine(&ghost->lms->lock));
+	if (ghost->lms->learned) hr__follow_ghost(ghost->lms->learned, ghost, planned);
 }
 
 /* ---- copies ---- */

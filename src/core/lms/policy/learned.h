@@ -33,7 +33,10 @@ struct hr__learned {
 	uint32_t created;     /* tensors created in this step */
 	uint32_t mismatches;  /* in this step */
 	uint32_t on, off;     /* uses in this step, as planned and not */
-	uint32_t next_restore;
+	uint32_t turn;        /* of the active plan: the one that runs, or ran last; HR__PLAN_NEVER = no step is running */
+	uint32_t next_restore, next_act;
+	uint64_t turns_before;  /* in all steps so far */
+	uint32_t turns_running; /* threads that run an op again */
 	hr__record_array due_restores;      /* hr_tensor: restores that are due and not done */
 	hr__record_array unplanned_tensors; /* hr__unplanned_tensor: not due yet */
 	hr__link link;                      /* speed of copies */
@@ -58,6 +61,12 @@ struct hr__learned {
 	hr__atomic_u8 settled;     /* the active plan was right often enough: nothing needs timing. For readers without the lock */
 };
 
+/* Whether memory was too small for the program at any time. */
+static inline bool hr__learned_was_pressed(const hr__lms *lms)
+{
+	return hr__load_relaxed(&lms->stats.num_evictions) > 0 || hr__load_relaxed(&lms->stats.num_drops) > 0;
+}
+
 /* ---- steps (steps.c) ---- */
 
 /* For programs that mark no steps: a step begins where their calls begin to repeat. Called before a pin call, without the lock. */
@@ -76,11 +85,28 @@ static inline bool hr__follow_is_joined(const hr__lms *lms, const hr__pin_group 
 	return group->depth && group->context == lms->handle.id && group->step == lms->learned->step &&
 	       group->position == lms->learned->position; /* else another thread has pinned meanwhile */
 }
-/* Before a pin call: prefetches what the plan restores before it, and what did not fit earlier. */
-void hr__follow_before(hr__lms *lms);
+/* Before a pin call: prefetches what the plan restores before it, and what did not fit earlier, and runs the ops again that the plan
+ * has before it, on [stream]. */
+void hr__follow_before(hr__lms *lms, hr_stream stream);
 /* Compares the use that was just recorded with the plan's. */
 void hr__follow_use(hr__learned *learned, const hr__tensor *tensor);
 /* After an unpin: starts the evictions that the plan has after it. */
 void hr__follow_unpinned(hr__lms *lms, const hr_pin *pins, size_t count);
+/* A tensor got a recipe: it may be dropped now, if the plan has that after its last use. With the lock. */
+void hr__follow_recipe(hr__learned *learned, hr__tensor *tensor);
+/* A destroyed tensor, which was [planned] in the plan, lives on as a ghost, with a new handle. With the lock. */
+void hr__follow_ghost(hr__learned *learned, hr__tensor *ghost, uint32_t planned);
+/* Starts its copy to the host; the memory stays until another request needs it. [free_at]: as in hr__planned_use; NULL = it is not
+ * evicted. */
+void hr__follow_start_eviction(hr__tensor *tensor, uint64_t word, const uint32_t *free_at);
+
+/* ---- running ops again (again.c) ---- */
+
+/* Carries out turn [turn], in which an op runs again. */
+void hr__again_run(hr__lms *lms, uint32_t turn, hr_stream stream);
+/* The memory of a tensor that has a recipe may be freed without a copy, when another request needs it. With the lock. */
+void hr__again_drop_later(hr__tensor *tensor, uint64_t word, uint32_t free_at);
+/* The order in which memory of evicted and dropped tensors is used: what is free first comes first (hr__tensor.evict_number). */
+uint64_t hr__again_free_number(const hr__learned *learned, uint32_t free_at);
 
 #endif

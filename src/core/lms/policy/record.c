@@ -3,6 +3,8 @@
 
 #include "core/lms/policy/record.h"
 
+#include "core/lms/recipe/recipe.h"
+
 /* ---- growing arrays ---- */
 
 bool hr__record_array_grow(hr__record_array *array, size_t item)
@@ -56,6 +58,7 @@ uint32_t hr__record_tensor(hr__record *record, const hr__tensor *tensor, uint32_
 		.handle = hr__tensor_handle(tensor, hr__load_relaxed(&tensor->word)),
 		.bytes = tensor->device_bytes,
 		.died = HR__PLAN_NEVER,
+		.recipe_until = HR__PLAN_NEVER,
 		.created = created,
 		.never_evict = hr__load_relaxed(&tensor->never_evict),
 		.owns_pages = hr__tensor_owns_pages(tensor)
@@ -93,6 +96,88 @@ bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool 
 	tensor->learned.use = record->uses.count;
 	HR__RECORD_AT(hr__plan_use, record->uses, record->uses.count++) = (hr__plan_use){ slot, write };
 	return true;
+}
+
+/* ---- recipes ---- */
+
+static uint32_t first_use_of(const hr__record *record, uint32_t op)
+{
+	return op < record->ops.count ? HR__RECORD_AT(hr__recorded_op, record->ops, op).first_use : record->uses.count;
+}
+
+/* The op of a use: most often the last. */
+static uint32_t op_of_use(const hr__record *record, uint32_t use)
+{
+	uint32_t low = 0, op = record->ops.count - 1;
+	if (first_use_of(record, op) <= use) return op;
+	while (op - low > 1) {
+		uint32_t middle = low + (op - low) / 2;
+		if (first_use_of(record, middle) <= use) low = middle;
+		else op = middle;
+	}
+	return low;
+}
+
+/* Whether op [op] reads the tensor or creates it. */
+static bool is_read_by(const hr__record *record, uint32_t op, const hr__tensor *tensor, uint32_t step)
+{
+	uint32_t slot = tensor->learned.slot, use = tensor->learned.use, begin = first_use_of(record, op), end = first_use_of(record, op + 1);
+	if (tensor->learned.step != step || slot == HR__RECORD_NONE || !tensor->learned.uses) return false;
+	if (use >= end) /* another thread has used it since */
+		for (use = begin; use < end && HR__RECORD_AT(hr__plan_use, record->uses, use).tensor != slot; use++) {}
+	if (use < begin || use >= end) return false;
+	bool created = HR__RECORD_AT(hr__recorded_tensor, record->tensors, slot).created != HR__RECORD_NONE && tensor->learned.uses == 1;
+	return created || !HR__RECORD_AT(hr__plan_use, record->uses, use).write;
+}
+
+static void note_recipe(hr__record *record, const hr__recipe *recipe, const hr__tensor *output, uint32_t step)
+{
+	uint32_t slot = output->learned.slot;
+	if (output->learned.step != step || slot == HR__RECORD_NONE || output->learned.uses != 1) return;
+	hr__recorded_tensor *seen = &HR__RECORD_AT(hr__recorded_tensor, record->tensors, slot);
+	uint32_t op = op_of_use(record, output->learned.use);
+	if (seen->created == HR__RECORD_NONE) return;
+	seen->has_recipe = true;
+	seen->reads_others = false;
+	seen->recipe_until = HR__PLAN_NEVER;
+	for (uint32_t i = 0; i < recipe->input_count && !seen->reads_others; i++)
+		seen->reads_others = !is_read_by(record, op, recipe->inputs[i].tensor, step);
+	hr__record_sign(record, slot);
+}
+
+void hr__record_recipe(hr__record *record, const hr__recipe *recipe, uint32_t step)
+{
+	HR_ASSERT(hr__lock_is_mine(&recipe->lms->lock));
+	if (record->broken || !record->ops.count) return;
+	for (uint32_t i = 0; i < recipe->output_count; i++) note_recipe(record, recipe, recipe->outputs[i], step);
+}
+
+void hr__record_recipe_end(hr__record *record, uint32_t slot, uint32_t until)
+{
+	if (record->broken || slot >= record->tensors.count) return;
+	hr__recorded_tensor *seen = &HR__RECORD_AT(hr__recorded_tensor, record->tensors, slot);
+	if (seen->recipe_until > until) seen->recipe_until = until;
+}
+
+void hr__record_mark_pure(const hr__record *record, hr__plan_op *ops, bool *seen)
+{
+	HR_ASSERT(!record->broken);
+	for (uint32_t op = 0; op < record->ops.count; op++) {
+		bool makes = false, all = true;
+		uint32_t until = HR__PLAN_NEVER;
+		for (uint32_t i = first_use_of(record, op); i < first_use_of(record, op + 1); i++) {
+			uint32_t slot = HR__RECORD_AT(hr__plan_use, record->uses, i).tensor;
+			const hr__recorded_tensor *tensor = &HR__RECORD_AT(hr__recorded_tensor, record->tensors, slot);
+			bool first = !seen[slot], outlives = tensor->died != op;
+			seen[slot] = true;
+			if (!first || tensor->created == HR__RECORD_NONE) continue;
+			all &= tensor->has_recipe ? !tensor->reads_others : !outlives;
+			makes |= outlives;
+			if (outlives && tensor->recipe_until < until) until = tensor->recipe_until;
+		}
+		ops[op].pure = makes && all && until > op;
+		ops[op].until = ops[op].pure && until != HR__PLAN_NEVER ? until : 0;
+	}
 }
 
 /* ---- times ---- */

@@ -9,6 +9,8 @@
 #include "core/lms/lms.h"
 #include "core/lms/plan/plan.h"
 
+struct hr__recipe;
+
 #define HR__RECORD_NONE UINT32_MAX /* no tensor, no number, no op */
 
 /* ---- growing arrays ---- */
@@ -36,7 +38,10 @@ typedef struct hr__recorded_tensor {
 	uint32_t died;    /* op, or HR__PLAN_NEVER */
 	uint32_t created; /* its number among those created in the step; HR__RECORD_NONE = it existed before */
 	bool never_evict;
-	bool owns_pages; /* so it needs no place in a layout */
+	bool owns_pages;      /* so it needs no place in a layout */
+	bool has_recipe;      /* one was set before the tensor was used by a second op: it runs the op that created the tensor */
+	bool reads_others;    /* the recipe reads more than what that op reads or creates */
+	uint32_t recipe_until; /* the recipe ended before the op after this one; HR__PLAN_NEVER = when the tensor was destroyed, or later */
 } hr__recorded_tensor;
 
 typedef struct hr__recorded_op {
@@ -73,6 +78,16 @@ bool hr__record_op(hr__record *record);
 /* Adds a use of tensor number [slot] by the current op; HR__RECORD_NONE is ignored. Counts the tensor's uses: named twice in an op,
  * it is used once. True if a use was added. */
 bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write);
+
+/* ---- recipes ---- */
+
+/* Notes that the outputs of a recipe got it, as far as one op of this step ([step]) has created them. */
+void hr__record_recipe(hr__record *record, const struct hr__recipe *recipe, uint32_t step);
+/* Notes that the recipe of tensor number [slot] has ended: op [until] is the last before which it could still run. */
+void hr__record_recipe_end(hr__record *record, uint32_t slot, uint32_t until);
+/* Says which ops can run again: those whose tensors that outlive them all have a recipe, which reads only what the op reads or creates.
+ * [ops] has all ops of the record; [seen] has a false for each tensor, and true for those that are used afterwards. */
+void hr__record_mark_pure(const hr__record *record, hr__plan_op *ops, bool *seen);
 
 /* ---- times ---- */
 

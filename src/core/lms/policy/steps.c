@@ -6,8 +6,11 @@
  * that helps and takes little time.
  *
  * Programs that mark no steps are watched until they repeat (repeats.h). */
+#include <string.h>
+
 #include "core/base/checked.h"
 #include "core/lms/policy/learned.h"
+#include "core/lms/recipe/recipe.h"
 #include "core/memory/bfc/tensor_block.h"
 #include "core/os/os.h"
 #include "core/trace/trace.h"
@@ -109,6 +112,7 @@ static void make_plan(hr__lms *lms, int64_t in_use)
 	hr__store_relaxed(&lms->stats.plan_step_ns, (int64_t)active.plan.step_ns);
 	hr__store_relaxed(&lms->stats.plan_bytes_out, (int64_t)active.plan.bytes_out);
 	hr__store_relaxed(&lms->stats.plan_bytes_in, (int64_t)active.plan.bytes_in);
+	hr__store_relaxed(&lms->stats.plan_again_ns, (int64_t)active.plan.again_ns);
 }
 
 /* The program waits meanwhile, so the recording gets the time. */
@@ -250,9 +254,11 @@ static void end_step(hr__lms *lms)
 		keep_times(learned, &learned->last);
 	}
 	keep_times(learned, &learned->now);
-	if (!learned->planning) judge(learned, hr__load_relaxed(&lms->stats.num_evictions) > 0);
+	if (!learned->planning) judge(learned, hr__learned_was_pressed(lms));
 	learned->recording = false;
+	learned->turn = HR__PLAN_NEVER;
 	hr__lock_release(&lms->lock);
+	hr__ghost_drop_all(lms);
 }
 
 static void begin_step(hr__lms *lms)
@@ -286,7 +292,9 @@ static void begin_step(hr__lms *lms)
 	hr__record_clear(&learned->now);
 	learned->recording = true;
 	learned->step++;
-	learned->position = learned->created = learned->mismatches = learned->next_restore = 0;
+	learned->position = learned->created = learned->mismatches = learned->next_restore = learned->next_act = learned->turn = 0;
+	learned->turns_before += active->turn_count;
+	if (active->is_set) memset(active->kept_until, 0, active->tensor_count * sizeof *active->kept_until);
 	learned->on = learned->off = 0;
 	learned->unplanned_bytes = learned->scattered = 0;
 	for (uint32_t i = 0; i < learned->unplanned_tensors.count; i++) {

@@ -71,10 +71,13 @@ void hr__ghost_settle(hr__tensor *tensor, uint32_t generation)
 	hr__lock_take(&lms->lock);
 	hr__evict_queue_remove_all(lms, tensor);
 	hr__lms_list_as_evicted(lms, tensor);
+	uint32_t planned = tensor->learned.planned;
+	tensor->learned.slot = tensor->learned.planned = UINT32_MAX;
 	hr__store_relaxed(&tensor->ghost, HR__GHOST_YES);
 	hr__store_relaxed(&tensor->never_evict, 0);
 	hr__store_relaxed(&tensor->evict_first, 0);
 	hr__state_become_ghost(tensor, generation);
+	hr__learned_ghost(tensor, planned);
 	hr__lock_release(&lms->lock);
 	hr__lms_count(&lms->stats.num_ghosts, 1);
 	hr__lms_count(&lms->stats.num_tensors, -1);
@@ -108,8 +111,9 @@ static hr__tensor *claim_ghost(hr__lms *lms)
 {
 	hr__tensor *claimed = NULL;
 	hr__lock_take(&lms->lock);
-	while (!lms->recipes_running && lms->ghosts && !claimed) {
-		hr__tensor *ghost = lms->ghosts;
+	for (hr__tensor *ghost = lms->ghosts, *next; ghost && !lms->recipes_running && !claimed; ghost = next) {
+		next = ghost->next_ghost;
+		if (hr__learned_keeps_ghost(ghost)) continue;
 		hr__ghost_unlist(ghost);
 		if (hr__state_begin_eviction(ghost, hr__load_relaxed(&ghost->word))) claimed = ghost;
 	}

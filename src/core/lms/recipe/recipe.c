@@ -90,6 +90,7 @@ void hr__recipe_end_one(hr__recipe *recipe, hr__recipe_ended *ended)
 		hr__tensor *output = recipe->outputs[i];
 		if (!output) continue;
 		while (hr__load_relaxed(&output->ghost) && output->dependents) hr__recipe_end_one(output->dependents->recipe, ended);
+		hr__learned_recipe_ended(output);
 		hr__recipe_detach(output, ended); /* with the last output the recipe ends; it is not freed yet */
 		left--;
 	}
@@ -217,6 +218,7 @@ hr_status hr__recipe_written(hr__tensor *tensor, hr_stream stream)
 	}
 	hr__lock_take(&lms->lock);
 	hr__store_relaxed(&tensor->recipe_use, hr__load_relaxed(&tensor->recipe_use) & (HR__RECIPE_HAS | HR__RECIPE_FEEDS));
+	hr__learned_recipe_ended(tensor);
 	hr__recipe_detach(tensor, &ended);
 	hr__lock_release(&lms->lock);
 	hr__recipe_release(&ended);
@@ -407,6 +409,7 @@ hr_status hr_tensor_set_recipe(const hr_recipe *given)
 		if (!status && !hr__recipe_source_reserve(recipe->lms, recipe->source_count))
 			status = hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for the sources of a recipe");
 		if (!status) link_all(recipe, &ended);
+		if (!status) hr__learned_recipe_set(recipe->lms, recipe);
 		hr__lock_release(&recipe->lms->lock);
 	}
 	if (status) hr__os()->free(recipe, recipe->bytes);

@@ -218,6 +218,7 @@ static void detach(hr__tensor *tensor, hr__recipe_ended *ended)
 	hr__lms *lms = tensor->lms;
 	hr__lock_take(&lms->lock);
 	hr__drop_end(tensor);
+	hr__learned_recipe_ended(tensor);
 	hr__recipe_detach(tensor, ended);
 	hr__lock_release(&lms->lock);
 }

@@ -22,7 +22,7 @@ static hr__evict_key key_of(enum hr__evict_queue_id id, const hr__tensor *tensor
 		return (hr__evict_key){ hr__load_relaxed(&tensor->priority), hr__load_relaxed(&tensor->last_use) };
 	case HR__EVICT_PLANNED:
 		if (!hr__load_relaxed(&tensor->evict_first)) return (hr__evict_key){ HR__EVICT_LAST, 0 };
-		return (hr__evict_key){ 0, hr__load_relaxed(&tensor->copy_epoch) };
+		return (hr__evict_key){ 0, hr__evict_planned_number(tensor) };
 	default: return (hr__evict_key){ 0, 0 };
 	}
 }

@@ -110,7 +110,7 @@ static struct rank rank_of(hr__lms *lms, const hr__tensor *tensor, uint64_t word
 	bool leaves = hr__load_relaxed(&tensor->evict_first);
 	struct rank rank = { .unplanned = !leaves, .priority = hr__load_relaxed(&tensor->priority), .member = tensor->member };
 	if (leaves) {
-		rank.score = (double)hr__load_relaxed(&tensor->copy_epoch);
+		rank.score = (double)hr__evict_planned_number(tensor);
 	} else if (lms->policy.score) {
 		rank.score = score_by_user(lms, tensor, word);
 	} else {
@@ -208,7 +208,7 @@ static hr__tensor *next_preferred(struct preference *preference)
 	while (!preference->gave_up) {
 		hr__tensor *tensor = hr__evict_walk_next(walk);
 		bool leaves = walk->id == HR__EVICT_PLANNED;
-		if (tensor && is_evictable(tensor, hr__load_acquire(&tensor->word)) && hr__load_relaxed(&tensor->evict_first) == leaves)
+		if (tensor && is_evictable(tensor, hr__load_acquire(&tensor->word)) && (hr__load_relaxed(&tensor->evict_first) != 0) == leaves)
 			return tensor;
 		if (tensor) continue;
 		if (!walk->gave_up && (!leaves || allowed != HR__RECLAIM_ANY)) return NULL;

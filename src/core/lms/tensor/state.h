@@ -106,6 +106,10 @@ enum hr__place {
 #define HR__NEVER_EVICT_SET 1u   /* set by the caller */
 #define HR__NEVER_EVICT_SMALL 2u /* fixed and smaller than a page: a block like any other */
 
+/* Values of hr__tensor.evict_first other than 0. */
+#define HR__EVICT_FIRST_MOVE 1u /* it has a host copy */
+#define HR__EVICT_FIRST_DROP 2u /* it is dropped, if it still has a recipe */
+
 typedef struct hr__tensor {
 	/* WHERE IT IS. Written by the thread with exclusive access. Exception: [copy], which is also dropped by a thread that takes a write
 	 * pin; it changes only under the context's lock. */
@@ -130,7 +134,7 @@ typedef struct hr__tensor {
 	hr__atomic_u8 has_copy;      /* copy.bytes > 0, for readers without the lock */
 	hr__atomic_u8 recipe_use;    /* HR__RECIPE_* (recipe.h): what a write pin has to end. Written under the context's lock */
 	hr__atomic_u8 unwritten;     /* it has memory, but no write pin has succeeded yet: there are no contents to read or copy */
-	hr__atomic_u8 evict_first;   /* the policy evicts it first. A hint: set under the context's lock, cleared without */
+	hr__atomic_u8 evict_first;   /* HR__EVICT_FIRST_*: the policy evicts it first. A hint: set under the context's lock, cleared without */
 	hr__atomic_u8 just_restored; /* restored, and not pinned since */
 	hr__atomic_u8 prefetched;    /* prefetched and not pinned since */
 	hr__atomic_u8
@@ -174,6 +178,7 @@ typedef struct hr__tensor {
 	hr__atomic_i64 priority;
 	uint32_t member;                   /* index in the context's list; in a free record, the next free one */
 	uint32_t queued[HR__EVICT_QUEUES]; /* index in each queue, or HR__EVICT_UNQUEUED */
+	uint64_t evict_number;             /* its place in the order of planned evictions; 0 = that of its copy */
 	struct {                           /* learned.h */
 		uint32_t slot;                 /* index in the step's record; UINT32_MAX = none yet */
 		uint32_t step;                 /* low bits of the number of the step that slot belongs to */

@@ -174,6 +174,7 @@ static void init_tensor(hr__tensor *tensor, hr__lms *lms, const hr_tensor_option
 	tensor->shape = options->shape;
 	tensor->stack = hr__stacks_now();
 	for (unsigned i = 0; i < HR__EVICT_QUEUES; i++) tensor->queued[i] = HR__EVICT_UNQUEUED;
+	tensor->evict_number = 0;
 	memset(&tensor->learned, 0, sizeof tensor->learned);
 	tensor->learned.slot = tensor->learned.planned = NONE;
 }
@@ -235,7 +236,6 @@ static void become_ghost(hr__tensor *tensor)
 	HR_ASSERT(!tensor->fixed);
 	hr__learned_destroyed(lms, tensor);
 	hr__move_release(tensor);
-	tensor->learned.slot = tensor->learned.planned = NONE;
 	hr__ghost_settle(tensor, next_generation());
 }
 

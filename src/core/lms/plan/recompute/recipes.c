@@ -64,6 +64,8 @@ static void read_op(hr__recipes *recipes, uint32_t op, uint32_t *next)
 		uint32_t written = next_write(ring, t, recipes->use_index[u]);
 		if (written < until) until = written;
 	}
+	uint32_t own = ring->step->ops[op].until;
+	if (own != 0 && own < until) until = own;
 	recipes->valid_until[op] = until;
 }
 
