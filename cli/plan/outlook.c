@@ -23,15 +23,22 @@ static hr_status plan_by(const hr__plan_step *step, const hr__plan_machine *mach
 	return HR_OK;
 }
 
-/* The bound is that of forecasts. */
-static hr_status find_bound(const hr__forecast_setup *setup, const hr__plan_machine *machine, uint64_t *bound_ns)
+static hr_status play(const hr__forecast_setup *setup, uint64_t limit, hr__outlook *out)
 {
-	hr__step_view view;
-	hr_status status = hr__step_view_make(setup->schedule, setup->part, HR__FORECAST_GRANULARITY, &view);
-	if (status) return status;
-	status = hr__step_view_relax(&view);
-	if (!status) status = hr__plan_bound(&view.step, machine, bound_ns);
-	hr__step_view_free(&view);
+	hr__forecast forecast;
+	hr__forecast_setup with_recipes = *setup;
+	with_recipes.limit = limit;
+	with_recipes.recompute = true;
+	hr_status status = hr__forecast_make(&with_recipes, &forecast);
+	out->bound_ns = forecast.bound_ns;
+	out->played = (hr__outlook_step){ .fits = forecast.fits,
+		                              .step_ns = forecast.step_ns,
+		                              .again_ns = forecast.again_ns,
+		                              .bytes_out = forecast.bytes_out,
+		                              .bytes_in = forecast.bytes_in,
+		                              .again_ops = (uint32_t)forecast.recomputes,
+		                              .dropped = (uint32_t)forecast.drops };
+	hr__forecast_free(&forecast);
 	return status;
 }
 
@@ -49,5 +56,5 @@ hr_status hr__outlook_make(const hr__forecast_setup *setup, uint64_t limit, hr__
 	status = hr__step_view_mark_pure(&view, setup->schedule);
 	for (int i = 0; i < HR__OUTLOOK_MEANS && !status; i++) status = plan_by(&view.step, &machine, means[i], &out->by[i]);
 	hr__step_view_free(&view);
-	return status ? status : find_bound(setup, &machine, &out->bound_ns);
+	return status ? status : play(setup, limit, out);
 }

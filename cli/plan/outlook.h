@@ -1,6 +1,5 @@
-/* outlook.h - predicts the time of a recorded step in which tensors are moved, or ops run again, or both.
- *
- * A prediction of the planner's model (core/lms/plan/plan.h), unlike a forecast (forecast.h): nothing is replayed. */
+/* outlook.h - predicts the time of a recorded step in which tensors are moved, or ops run again, or both: by the planner's model
+ * (core/lms/plan/plan.h) and, for both, also by a forecast (forecast.h), in which the engine plays the step with recipes. */
 #ifndef HR_CLI_OUTLOOK_H
 #define HR_CLI_OUTLOOK_H
 
@@ -19,7 +18,8 @@ typedef struct hr__outlook_step {
 typedef struct hr__outlook {
 	uint64_t limit;    /* bytes */
 	uint64_t bound_ns; /* that moving alone adds at least to the time of the ops */
-	hr__outlook_step by[HR__OUTLOOK_MEANS];
+	hr__outlook_step by[HR__OUTLOOK_MEANS]; /* by the model */
+	hr__outlook_step played;                /* both, by a forecast */
 } hr__outlook;
 
 /* Limits of the picture, in percent of the peak. */
@@ -28,7 +28,7 @@ typedef struct hr__outlook {
 #define HR__PICTURE_BY 5u
 #define HR__PICTURE_POINTS ((HR__PICTURE_FROM - HR__PICTURE_TO) / HR__PICTURE_BY + 1)
 
-/* Predicts the step of [setup] at [limit] bytes; uses its schedule, part, link and page. HR_NO_HOST_MEMORY. */
+/* Predicts the step of [setup] at [limit] bytes. Fails like hr__forecast_make. */
 hr_status hr__outlook_make(const hr__forecast_setup *setup, uint64_t limit, hr__outlook *out);
 
 /* Draws time over memory as an SVG file: [count] outlooks from the highest limit to the lowest. [title] names the program. False if the

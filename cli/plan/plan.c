@@ -135,7 +135,7 @@ static hr_status forecast_curve(hr__plan_report *report, hr__progress *progress)
 		report->limits[i] = setup.limit;
 		hr__progress_phase(progress, "playing", (i + 1.0) / HR__CURVE_POINTS);
 		status = hr__forecast_make(&setup, &report->curve[i]);
-		if (!status && report->setup.recompute) status = hr__outlook_make(&setup, setup.limit, &report->outlooks[i]);
+		if (!status && report->recompute) status = hr__outlook_make(&setup, setup.limit, &report->outlooks[i]);
 	}
 	return status;
 }
@@ -164,7 +164,7 @@ static hr_status forecast(hr__plan_report *report)
 	} else if (!status) {
 		hr__progress_phase(&progress, "playing", 1);
 		status = hr__forecast_make(&report->setup, &report->forecast);
-		if (!status && report->setup.recompute) status = hr__outlook_make(&report->setup, report->setup.limit, &report->outlook);
+		if (!status && report->recompute) status = hr__outlook_make(&report->setup, report->setup.limit, &report->outlook);
 	}
 	hr__progress_end(&progress);
 	report->setup.progress = NULL;
@@ -229,7 +229,7 @@ static int run(const hr__arguments *arguments)
 	hr__plan_report report = { .path = arguments->operands[0] };
 	int64_t device = HR__FACTS_DEVICE_MOST;
 	uint64_t step = 0;
-	if (!read_arguments(arguments, &report.setup, &step) || !read_recompute(arguments, &report.setup.recompute) || !hr__arguments_device_index(arguments, DEVICE_INDEX, &device)) return HR__EXIT_BAD;
+	if (!read_arguments(arguments, &report.setup, &step) || !read_recompute(arguments, &report.recompute) || !hr__arguments_device_index(arguments, DEVICE_INDEX, &device)) return HR__EXIT_BAD;
 	if (hr__schedule_read(report.path, device, &report.trace, &report.schedule) != HR_OK) return hr__complain_last();
 	int exit_status = plan_trace(&report, arguments, step);
 	hr__forecast_free(&report.forecast);
@@ -259,9 +259,9 @@ const hr__command hr__command_plan = {
 		"that is played before it. bound: the extra time that no way of moving tensors could avoid on this link, next to the "
 		"extra time here. Worth computing again: tensors that were moved although the ops that make them take less time than "
 		"the move; a program that computes them again where it needs them (activation checkpointing) saves the link that work.\n\n"
-		"Recompute: what the step would take if ops that are known to give the same result again (by name) ran again instead of "
-		"moving what they made, or beside moving. These figures are those of the planner's model: the step is not played with them, "
-		"and only its own ops count.\n\n"
+		"Recompute: what the step takes if ops that are known to give the same result again (by name) run again instead of "
+		"moving what they made, or beside moving. The figure that counts is played, as above, with recipes for what these ops make. "
+		"Those of the planner's model are next to it: for moving alone, for running ops again alone, and for both.\n\n"
 		"The exit status is 1 when the program does not fit, even with moving.",
 	.examples =
 		"headroom plan traces/gpt2b16-use.csv.gz --limit 36GB\n"

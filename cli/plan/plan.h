@@ -23,7 +23,8 @@ typedef struct hr__plan_report {
 	hr__forecast forecast;             /* if a limit was given */
 	uint64_t limits[HR__CURVE_POINTS]; /* if none was given */
 	hr__forecast curve[HR__CURVE_POINTS];
-	hr__outlook outlook;                   /* if setup.recompute, in the same places as forecasts */
+	bool recompute;                        /* there are outlooks, in the same places as forecasts */
+	hr__outlook outlook;
 	hr__outlook outlooks[HR__CURVE_POINTS];
 } hr__plan_report;
 

@@ -69,6 +69,22 @@ static void write_forecast(hr__json *json, const hr__plan_report *report, const 
 	field_bool(json, "fits_without_moving", forecast && moves_nothing(forecast), forecast != NULL);
 }
 
+static void write_slowdown(hr__json *json, const hr__plan_report *report, const hr__outlook_step *step)
+{
+	hr__json_key(json, "slowdown");
+	if (step->fits && report->facts.plain_ns) hr__json_double(json, (double)step->step_ns / (double)report->facts.plain_ns, 6);
+	else hr__json_null(json);
+}
+
+static void write_again(hr__json *json, const hr__outlook_step *step)
+{
+	field_ms(json, "again_ms", step->again_ns, step->fits);
+	field_uint(json, "again_ops", step->again_ops, step->fits);
+	field_uint(json, "drops", step->dropped, step->fits);
+	field_uint(json, "bytes_out", step->bytes_out, step->fits);
+	field_uint(json, "bytes_in", step->bytes_in, step->fits);
+}
+
 /* All that is about running ops again; null when [outlook] is NULL. */
 static void write_outlook(hr__json *json, const hr__plan_report *report, const hr__outlook *outlook)
 {
@@ -80,16 +96,16 @@ static void write_outlook(hr__json *json, const hr__plan_report *report, const h
 	}
 	const hr__outlook_step *both = &outlook->by[HR__BY_BOTH];
 	hr__json_object(json);
-	hr__json_field_string(json, "predicted_by", "planner model");
+	hr__json_field_string(json, "predicted_by", "planner model"); /* all but what was played */
 	for (int i = 0; i < HR__OUTLOOK_MEANS; i++) field_ms(json, keys[i], outlook->by[i].step_ns, outlook->by[i].fits);
-	hr__json_key(json, "slowdown");
-	if (both->fits && report->facts.plain_ns) hr__json_double(json, (double)both->step_ns / (double)report->facts.plain_ns, 6);
-	else hr__json_null(json);
-	field_ms(json, "again_ms", both->again_ns, both->fits);
-	field_uint(json, "again_ops", both->again_ops, both->fits);
-	field_uint(json, "drops", both->dropped, both->fits);
-	field_uint(json, "bytes_out", both->bytes_out, both->fits);
-	field_uint(json, "bytes_in", both->bytes_in, both->fits);
+	write_slowdown(json, report, both);
+	write_again(json, both);
+	hr__json_key(json, "played");
+	hr__json_object(json);
+	field_ms(json, "step_ms", outlook->played.step_ns, outlook->played.fits);
+	write_slowdown(json, report, &outlook->played);
+	write_again(json, &outlook->played);
+	hr__json_end_object(json);
 	hr__json_end_object(json);
 }
 
@@ -102,7 +118,7 @@ static void write_curve(hr__json *json, const hr__plan_report *report)
 		hr__json_field_uint(json, "limit_bytes", report->limits[i]);
 		hr__json_field_bool(json, "fits", report->curve[i].fits);
 		write_forecast(json, report, &report->curve[i]);
-		write_outlook(json, report, report->setup.recompute ? &report->outlooks[i] : NULL);
+		write_outlook(json, report, report->recompute ? &report->outlooks[i] : NULL);
 		hr__json_end_object(json);
 	}
 	hr__json_end_array(json);
@@ -123,7 +139,7 @@ void hr__plan_report_json(const hr__plan_report *report)
 	hr__json_field_string(&json, "policy", report->setup.policy);
 	field_ms(&json, "step_ms_plain", report->facts.plain_ns, planned);
 	write_forecast(&json, report, forecast);
-	write_outlook(&json, report, forecast && report->setup.recompute ? &report->outlook : NULL);
+	write_outlook(&json, report, forecast && report->recompute ? &report->outlook : NULL);
 	field_uint(&json, "step", planned ? report->schedule.parts[report->setup.part].number : 0, planned);
 	hr__json_field_uint(&json, "link_bytes_per_s", report->setup.link);
 	if (forecast) {
@@ -440,59 +456,65 @@ static void print_curve(const hr__plan_report *report)
 
 /* ---- running ops again ---- */
 
-static void add_times(const hr__plan_report *report, const hr__outlook *outlook, hr__outlook_means means, const char *name)
+static void add_times(const hr__plan_report *report, const hr__outlook_step *step, const char *name)
 {
-	const hr__outlook_step *step = &outlook->by[means];
-	if (!step->fits) hr__line_add("%s alone does not fit", name);
-	else if (report->facts.plain_ns) hr__line_add("%s alone %.3f", name, (double)step->step_ns / (double)report->facts.plain_ns);
-	else hr__line_add("%s alone %.2f ms", name, (double)step->step_ns / 1e6);
+	if (!step->fits) hr__line_add("%s does not fit", name);
+	else if (report->facts.plain_ns) hr__line_add("%s %.3f", name, (double)step->step_ns / (double)report->facts.plain_ns);
+	else hr__line_add("%s %.2f ms", name, (double)step->step_ns / 1e6);
 }
 
 static void print_outlook(const hr__plan_report *report)
 {
-	const hr__outlook_step *both = &report->outlook.by[HR__BY_BOTH];
+	const hr__outlook *outlook = &report->outlook;
+	const hr__outlook_step *played = &outlook->played;
 	char out[16], in[16], count[32];
-	if (!report->setup.recompute || !both->fits) return;
+	if (!report->recompute || !played->fits) return;
 	hr__line_begin("recompute");
-	if (!both->again_ops) {
-		hr__line_add("nothing is worth running again, by the planner's model\n");
-		return;
+	if (!played->again_ops) {
+		hr__line_add("no op ran again when it was played with recipes");
+	} else {
+		hr__line_add("%s%.2f ms%s a step", hr__style(stdout, HR__STYLE_STRONG), (double)played->step_ns / 1e6, hr__style(stdout, HR__STYLE_PLAIN));
+		if (report->facts.plain_ns) hr__line_add(", %.3f times as long", (double)played->step_ns / (double)report->facts.plain_ns);
+		hr__line_add(", played with recipes: %s op%s of %.2f ms run again, %s out and %s in", count_text(played->again_ops, count),
+		             hr__plural(played->again_ops), (double)played->again_ns / 1e6, size_text(played->bytes_out, out),
+		             size_text(played->bytes_in, in));
 	}
-	hr__line_add("%s%.2f ms%s a step", hr__style(stdout, HR__STYLE_STRONG), (double)both->step_ns / 1e6, hr__style(stdout, HR__STYLE_PLAIN));
-	if (report->facts.plain_ns) hr__line_add(", %.3f times as long", (double)both->step_ns / (double)report->facts.plain_ns);
-	hr__line_add(", with %s op%s of %.2f ms run again, %s out and %s in; ", count_text(both->again_ops, count), hr__plural(both->again_ops),
-	             (double)both->again_ns / 1e6, size_text(both->bytes_out, out), size_text(both->bytes_in, in));
-	add_times(report, &report->outlook, HR__BY_MOVING, "moving");
+	hr__line_add(". By the planner's model: ");
+	add_times(report, &outlook->by[HR__BY_BOTH], "both");
 	hr__line_add(", ");
-	add_times(report, &report->outlook, HR__BY_RECOMPUTING, "recomputing");
-	hr__line_add(". By the planner's model, not played\n");
+	add_times(report, &outlook->by[HR__BY_MOVING], "moving alone");
+	hr__line_add(", ");
+	add_times(report, &outlook->by[HR__BY_RECOMPUTING], "recomputing alone");
+	hr__line_add("\n");
 }
 
 static void print_means(const hr__plan_report *report, const hr__outlook_step *step)
 {
-	if (!step->fits) printf(" %8s", "-");
-	else if (report->facts.plain_ns) printf(" %8.3f", (double)step->step_ns / (double)report->facts.plain_ns);
-	else printf(" %8.2f", (double)step->step_ns / 1e6);
+	if (!step->fits) printf(" %7s", "-");
+	else if (report->facts.plain_ns) printf(" %7.3f", (double)step->step_ns / (double)report->facts.plain_ns);
+	else printf(" %7.2f", (double)step->step_ns / 1e6);
 }
 
 static void print_outlooks(const hr__plan_report *report)
 {
 	char limit[16], out[16];
-	if (!report->setup.recompute) return;
-	char about[192];
-	snprintf(about, sizeof about, " (%s; least: the bound of moving; again: running ops again. By the planner's model, not played)",
+	if (!report->recompute) return;
+	char about[256];
+	snprintf(about, sizeof about, " (%s; least: the bound of moving; again: running ops again; played: both, with recipes. The others are the "
+	                              "planner's model)",
 	         report->facts.plain_ns ? "times as long as without a limit" : "ms a step");
 	print_heading("Moving, running ops again, or both", about);
-	printf("  %10s %7s %8s %8s %8s %8s %10s %9s\n", "limit", "of peak", "least", "moving", "again", "both", "moved out", "again ms");
+	printf("  %10s %7s %7s %7s %7s %7s %7s %10s %8s\n", "limit", "of peak", "least", "moving", "again", "both", "played", "moved out", "again ms");
 	for (uint32_t i = 0; i < HR__CURVE_POINTS; i++) {
 		const hr__outlook *outlook = &report->outlooks[i];
-		const hr__outlook_step *both = &outlook->by[HR__BY_BOTH];
-		hr__outlook_step least = { .fits = both->fits, .step_ns = report->facts.plain_ns + outlook->bound_ns };
+		const hr__outlook_step *played = &outlook->played;
+		hr__outlook_step least = { .fits = played->fits, .step_ns = report->facts.plain_ns + outlook->bound_ns };
 		printf("  %10s %6.0f%%", size_text(outlook->limit, limit), 100 * share_of_peak(report, outlook->limit));
 		print_means(report, &least);
 		for (int k = 0; k < HR__OUTLOOK_MEANS; k++) print_means(report, &outlook->by[k]);
-		if (both->fits) printf(" %10s %9.2f\n", size_text(both->bytes_out, out), (double)both->again_ns / 1e6);
-		else printf(" %10s %9s\n", "-", "-");
+		print_means(report, played);
+		if (played->fits) printf(" %10s %8.2f\n", size_text(played->bytes_out, out), (double)played->again_ns / 1e6);
+		else printf(" %10s %8s\n", "-", "-");
 	}
 }
 

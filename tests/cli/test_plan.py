@@ -11,7 +11,9 @@ USE_HEADER = "time_us,action,id,bytes,stream,name\n"
 MIB = 1 << 20
 FIELDS = {"fits", "peak_bytes", "limit_bytes", "least_limit_bytes", "working_set_bytes", "policy", "bytes_out", "bytes_in", "step_ms_plain", "step_ms_predicted", "bound_ms",
           "slowdown", "step", "link_bytes_per_s", "fits_without_moving", "stats", "recompute"}
-RECOMPUTE = {"predicted_by", "step_ms_moving", "step_ms_recomputing", "step_ms_both", "slowdown", "again_ms", "again_ops", "drops", "bytes_out", "bytes_in"}
+RECOMPUTE = {"predicted_by", "step_ms_moving", "step_ms_recomputing", "step_ms_both", "slowdown", "again_ms", "again_ops", "drops", "bytes_out", "bytes_in",
+             "played"}
+PLAYED = {"step_ms", "slowdown", "again_ms", "again_ops", "drops", "bytes_out", "bytes_in"}
 
 
 class Recorder:
@@ -399,6 +401,7 @@ class Recompute(PlanTest):
     def outlook(self, text, *arguments):
         plan = self.plan(self.file("t.csv", text), *arguments)
         self.assertEqual(set(plan["recompute"]), RECOMPUTE)
+        self.assertEqual(set(plan["recompute"]["played"]), PLAYED)
         return plan["recompute"], plan["step_ms_plain"]
 
     def test_as_few_ops_run_again_as_are_needed(self):
@@ -411,6 +414,20 @@ class Recompute(PlanTest):
         self.assertAlmostEqual(found["again_ms"], 0.04)
         self.assertAlmostEqual(found["slowdown"], found["step_ms_both"] / plain, places=4)
         self.assertGreater(found["step_ms_moving"], plain + 4 * 16.7)
+
+    def test_the_engine_takes_as_long_as_the_model_says(self):
+        # The policy leaves a hundredth of memory unused, so 102 MiB are like 100.
+        found, plain = self.outlook(self.network(), "--limit", "102MiB", "--link", "1")
+        played = found["played"]
+        self.assertEqual((played["again_ops"], played["drops"], played["bytes_out"], played["bytes_in"]), (4, 4, 0, 0))
+        self.assertAlmostEqual(played["again_ms"], 0.04)
+        self.assertAlmostEqual(played["step_ms"], plain + 0.04)
+        self.assertAlmostEqual(played["slowdown"], played["step_ms"] / plain, places=4)
+
+    def test_nothing_runs_again_where_names_do_not_say_that_it_may(self):
+        plan = self.plan(self.file("t.csv", self.network("anything")), "--limit", "102MiB", "--link", "1")
+        played = plan["recompute"]["played"]
+        self.assertEqual((played["again_ops"], played["drops"], played["step_ms"]), (0, 0, plan["step_ms_predicted"]))
 
     def test_names_decide_what_may_run_again(self):
         for name in ("gelu", "gelu.default", "aten::gelu"):

@@ -1,5 +1,6 @@
 /* test_recompute_figures.c - the recorded training steps of traces/ with less memory than they need, moved and recomputed, in virtual
- * time: how much longer they take, beside either means alone. `headroom plan` prints the same numbers (cli/plan/outlook.h). */
+ * time: how much longer they take, by the planner's model, beside either means alone, and played by the engine. `headroom plan` prints the
+ * same numbers (cli/plan/outlook.h). */
 #include "plan/outlook.h"
 #include "test.h"
 
@@ -20,7 +21,9 @@ static void open_trace(const char *path)
 	trace.setup = (hr__forecast_setup){ .schedule = &trace.schedule,
 		                                .part = hr__schedule_typical_step(&trace.schedule),
 		                                .link = LINK,
-		                                .page = PAGE };
+		                                .page = PAGE,
+		                                .repeats = 6,
+		                                .policy = "learned" };
 	CHECK_STATUS(HR_OK, hr__forecast_facts_find(&trace.schedule, trace.setup.part, &trace.facts));
 }
 
@@ -35,10 +38,12 @@ static void check_times(uint32_t percent, double most)
 	hr__outlook found;
 	CHECK_STATUS(HR_OK, hr__outlook_make(&trace.setup, trace.facts.peak_bytes / 100 * percent, &found));
 	const hr__outlook_step *moving = &found.by[HR__BY_MOVING], *again = &found.by[HR__BY_RECOMPUTING], *both = &found.by[HR__BY_BOTH];
-	printf("#   %u%% of the peak: moving %.3f, recomputing %.3f, both %.3f\n", percent, times_of(moving), again->fits ? times_of(again) : 0.0,
-	       times_of(both));
-	CHECK(moving->fits && both->fits);
+	printf("#   %u%% of the peak: moving %.3f, recomputing %.3f, both %.3f, played %.3f\n", percent, times_of(moving),
+	       again->fits ? times_of(again) : 0.0, times_of(both), times_of(&found.played));
+	CHECK(moving->fits && both->fits && found.played.fits);
 	CHECK(times_of(both) <= most);
+	CHECK(times_of(&found.played) <= most);
+	CHECK_GE(found.played.step_ns, trace.facts.plain_ns + found.played.again_ns);
 	CHECK_LE(both->step_ns, moving->step_ns);
 	if (again->fits) CHECK_LE(both->step_ns, again->step_ns);
 	CHECK_GE(both->step_ns, trace.facts.plain_ns + both->again_ns);
