@@ -11,7 +11,7 @@
 #include <errno.h>
 
 #include "core/device/device.h"
-#include "core/lms/lms.h"
+#include "core/lms/policy/learned.h"
 #include "support_faults.h"
 #include "support_stats.h"
 #include "test.h"
@@ -416,11 +416,23 @@ static void for_room(void)
 	tear_down();
 }
 
-/* Steps: two to learn, and some that follow the plan; with tensors that persist and others that are created in each step. */
-static void learning(bool sim, bool spill)
+/* Tells the policy that the link is slow, so that plans drop what has a recipe. */
+static void slow_down_link(void)
+{
+	hr__lms *context;
+	suspend();
+	if (hr__lms_of(here.allocator, &context) == HR_OK && context->learned)
+		context->learned->link.out = context->learned->link.in = 1000000;
+	resume();
+}
+
+/* Steps: two to learn, and some that follow the plan; with tensors that persist and others that are created in each step. [recipes]: those
+ * are dropped, and computed again; every second one is computed from the one before, which is a ghost by then. */
+static void learning(bool sim, bool spill, bool recipes)
 {
 	enum { WEIGHTS = 4, ACTS = 4, STEPS = 4 };
 	if (!set_up(MIB, "learned", false, spill, sim)) return;
+	if (recipes) slow_down_link();
 	uint32_t weights[WEIGHTS];
 	for (uint32_t i = 0; i < WEIGHTS; i++) {
 		weights[i] = create(160 * KIB);
@@ -430,17 +442,28 @@ static void learning(bool sim, bool spill)
 	for (uint32_t step = 0; step < STEPS; step++) {
 		ok(hr_step_begin(here.allocator));
 		here.count = base;
+		uint32_t acts[ACTS], others[ACTS];
 		for (uint32_t i = 0; i < ACTS; i++) {
 			uint32_t act = create(128 * KIB), names[] = { weights[i], act };
+			acts[i] = act;
+			others[i] = UINT32_MAX;
 			hr_access how[] = { HR_READ, HR_OVERWRITE };
-			use(names, how, 2);
+			if (!use(names, how, 2) || !recipes) continue;
+			give_recipe(act, weights[i]);
+			uint32_t more = create(64 * KIB), from[] = { act, more };
+			if (use(from, how, 2)) give_recipe(more, act);
+			if (i % 2) destroy_input(act);
+			acts[i] = i % 2 ? more : act;
+			others[i] = i % 2 ? UINT32_MAX : more;
 		}
 		for (uint32_t i = ACTS; i-- > 0;) {
-			uint32_t names[] = { base + i, weights[i] };
+			uint32_t names[] = { acts[i], weights[i] };
 			hr_access how[] = { HR_READ, HR_WRITE };
 			use(names, how, 2);
-			destroy(base + i);
+			if (others[i] != UINT32_MAX && read_from(others[i])) destroy(others[i]);
+			destroy_input(acts[i]);
 		}
+		for (uint32_t i = here.count; i-- > base;) destroy(i); /* what is left after a fault */
 		ok(hr_step_end(here.allocator));
 	}
 	if (!sim) check_contents();
@@ -449,17 +472,27 @@ static void learning(bool sim, bool spill)
 
 static void learning_emulated(void)
 {
-	learning(false, false);
+	learning(false, false, false);
 }
 
 static void learning_spilled(void)
 {
-	learning(false, true);
+	learning(false, true, false);
 }
 
 static void learning_simulated(void)
 {
-	learning(true, false);
+	learning(true, false, false);
+}
+
+static void recomputing_emulated(void)
+{
+	learning(false, false, true);
+}
+
+static void recomputing_simulated(void)
+{
+	learning(true, false, true);
 }
 
 /* Shuts down while everything is still open. */
@@ -485,6 +518,8 @@ static const fault_scenario scenarios[] = {
 	{ "learning", learning_emulated },
 	{ "learning, with a file", learning_spilled },
 	{ "learning, simulated", learning_simulated },
+	{ "recomputing as planned", recomputing_emulated },
+	{ "recomputing as planned, simulated", recomputing_simulated },
 	{ "the end in the middle", shut_down_in_the_middle },
 };
 #define SCENARIOS (sizeof scenarios / sizeof *scenarios)
