@@ -25,6 +25,7 @@ struct network {
 	bool two_streams; /* layers take turns on two streams */
 	bool verify;
 	bool off;         /* options.recompute is off */
+	bool placed;      /* all mapping so far counts as that of the last step, so the plan assigns addresses */
 	uint32_t (*layers)(uint32_t step); /* NULL: all */
 	uint32_t steps;
 };
@@ -156,8 +157,18 @@ static void check_all(void)
 	CHECK_EQ(here.lms->learned ? here.lms->learned->turns_running : 0, 0);
 }
 
+/* Tensors that got the memory that the layout has for them, when they were made again in the last step. */
+static uint32_t places_used(void)
+{
+	const hr__learned *learned = here.lms->learned;
+	uint32_t used = 0;
+	for (uint32_t i = 0; i < learned->active_plan.place_count; i++) used += learned->active_plan.places[i].taken_in == learned->step;
+	return used;
+}
+
 static hr_lms_stats run(const struct network *network)
 {
+	uint32_t used = 0;
 	memset(&here, 0, sizeof here);
 	here.network = network;
 	here.device = fixture_emulated(64 * MIB, 64 * KIB, 0);
@@ -181,8 +192,10 @@ static hr_lms_stats run(const struct network *network)
 		run_op(&here.update[i], NULL, 0, &here.weights[i], false, here.streams[0]);
 	}
 	for (uint32_t step = 0; step < network->steps; step++) {
+		if (network->placed) here.lms->learned->mapping = 0;
 		run_step(step);
 		check_all();
+		if (network->placed) used += places_used();
 	}
 	for (uint32_t i = 0; i < LAYERS; i++) {
 		CHECK_STATUS(HR_OK, kit_read(here.device, here.weights[i].tensor, here.found, BYTES, here.streams[0]));
@@ -190,6 +203,7 @@ static hr_lms_stats run(const struct network *network)
 		destroy(&here.weights[i]);
 	}
 	hr_lms_stats stats = fixture_lms_stats(here.allocator);
+	if (network->placed) CHECK_GT(used, 0);
 	printf("#   planned %lld of %lld steps, again %.3f ms a step, drops %lld, recomputed %lld (%lld as planned), moved %lld\n",
 	       (long long)stats.num_steps_planned, (long long)stats.num_steps, (double)stats.plan_again_ns / 1e6, (long long)stats.num_drops,
 	       (long long)stats.num_recomputes, (long long)stats.num_planned_recomputes, (long long)stats.num_evictions);
@@ -275,6 +289,20 @@ static void test_nothing_runs_again_when_that_is_off(void)
 	CHECK_EQ(stats.num_drops + stats.num_recomputes + stats.plan_again_ns, 0);
 }
 
+static void test_what_is_made_again_has_a_place_in_the_layout(void)
+{
+	struct network network = usual;
+	network.placed = true;
+	network.steps = 40;
+	check_follows(&network);
+	network.takes = true;
+	check_follows(&network);
+	network = small;
+	network.placed = true;
+	network.steps = 40;
+	check_follows(&network);
+}
+
 static uint32_t half_of_them_once(uint32_t step)
 {
 	return step == 5 ? LAYERS / 2 : LAYERS;
@@ -305,4 +333,4 @@ static void test_a_step_that_differs_computes_what_it_should(void)
 TEST_MAIN(T(test_ops_run_again_as_planned_and_contents_are_right), T(test_ghosts_are_computed_and_kept_as_planned),
           T(test_ops_of_a_pin_group_run_again_together), T(test_recipes_may_be_set_after_the_unpin), T(test_recipes_may_hand_memory_over),
           T(test_ops_run_again_on_the_stream_of_the_op_that_needs_them), T(test_verify_finds_no_difference),
-          T(test_nothing_runs_again_when_that_is_off), T(test_a_step_that_differs_computes_what_it_should))
+          T(test_nothing_runs_again_when_that_is_off), T(test_what_is_made_again_has_a_place_in_the_layout), T(test_a_step_that_differs_computes_what_it_should))

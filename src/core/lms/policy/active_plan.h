@@ -1,6 +1,10 @@
 /* active_plan.h - the active plan: what the planner (plan.h) made of a record, looked up by tensor and use, and the addresses that
  * it assigns (layout.h). Private to the learned policy.
  *
+ *     active_plan.c     makes and frees it
+ *     active_acts.c     what is done at each use and turn
+ *     active_layout.c   addresses
+ *
  * A plan is about the numbered tensors and ops of the record. [present] maps them to the tensors of the current step: a tensor that
  * outlives the step keeps its handle, and one that is created in each step is identified by its number among those created. All of
  * this is under the context's lock once the plan is active. */
@@ -43,6 +47,12 @@ typedef struct hr__planned_act {
 	uint32_t until; /* MAKE: the turn after which it is dropped next; HR__PLAN_NEVER. EVICT and DROP: as free_at */
 } hr__planned_act;
 
+/* The memory of a tensor that an op makes when it runs again. */
+typedef struct hr__planned_place {
+	uint32_t turn, stay;
+	uint32_t taken_in; /* number of the step in which memory was allocated there last */
+} hr__planned_place;
+
 /* All zero = no plan. */
 typedef struct hr__active_plan {
 	hr__plan plan;
@@ -64,10 +74,12 @@ typedef struct hr__active_plan {
 	hr__layout_stay *stays;        /* of all tensors on the device, with their offsets */
 	uint32_t *first_stay;          /* of each tensor; [tensor_count] = the end */
 	uint32_t stay_capacity;
+	hr__planned_place *places; /* by turn, if there is a layout */
+	uint32_t place_count, place_capacity;
 	bool placing;  /* a layout was tried */
 	bool laid_out; /* a layout was found */
 	uint64_t layout_bytes; /* its size */
-	uint32_t late; /* parts of their time that copies and restores gave up for it (LATE in active_plan.c) */
+	uint32_t late; /* parts of their time that copies and restores gave up for it (HR__LAYOUT_LATE) */
 	uint64_t signature, compute_ns;
 	uint32_t matches; /* number of steps that followed it exactly */
 } hr__active_plan;
@@ -77,6 +89,38 @@ typedef struct hr__active_plan {
  * takes long, so it is called without the lock; the caller keeps other threads from changing the record. */
 hr_status hr__active_plan_make(const hr__record *record, uint64_t other_bytes, const hr__plan_machine *machine, bool places,
                                hr__active_plan *out, uint64_t *bound_ns);
+/* ---- for the files of this module ---- */
+
+#define HR__LAYOUT_LATE 4u /* the time given to copies, and then to restores, is cut in this many parts until a layout fits */
+
+void hr__active_plan_number_turns(hr__active_plan *active);
+/* Sets what is done at each use and turn, and sorts the restores. HR_NO_HOST_MEMORY. */
+hr_status hr__active_plan_arrange(const hr__record *record, hr__active_plan *active);
+/* Finds when each tensor is on the device, and its offset then, within [most] bytes. [late]: as in hr__active_plan. HR_NO_HOST_MEMORY. */
+hr_status hr__active_plan_lay_out(const hr__record *record, hr__active_plan *active, uint32_t late, uint64_t most, bool *fits);
+/* The turn at which memory is allocated for a restore, when its copy starts or later; [n] turns. */
+uint32_t hr__active_plan_restore_turn(const hr__plan_move *move, uint32_t n, uint32_t late);
+/* Whether a tensor keeps the address that it had before the step. */
+bool hr__active_plan_stays_in_place(const hr__recorded_tensor *seen);
+
+/* The op that a turn is, or that it runs before. */
+static inline uint32_t hr__active_plan_op_of(const hr__active_plan *active, uint32_t turn)
+{
+	return active->plan.turns ? active->plan.turns[turn].before : turn;
+}
+static inline bool hr__active_plan_is_again(const hr__active_plan *active, uint32_t turn)
+{
+	return active->plan.turns && active->plan.turns[turn].again;
+}
+/* Whether op [op] creates [tensor], which it uses. */
+static inline bool hr__active_plan_creates(const hr__record *record, const hr__active_plan *active, uint32_t op, uint32_t tensor)
+{
+	return HR__RECORD_AT(hr__recorded_tensor, record->tensors, tensor).created != HR__RECORD_NONE &&
+	       active->uses[active->first[tensor]].op == op;
+}
+
+/* ---- for the policy ---- */
+
 /* Whether ops run again. */
 static inline bool hr__active_plan_runs_again(const hr__active_plan *active)
 {

@@ -42,6 +42,44 @@ bool hr__learned_keeps_ghost(const hr__tensor *ghost)
 	return planned != HR__RECORD_NONE && learned->turn != HR__PLAN_NEVER && learned->active_plan.kept_until[planned] > learned->turn;
 }
 
+/* ---- places ---- */
+
+/* The turn that the thread carries out. */
+static _Thread_local struct {
+	const hr__learned *learned;
+	uint32_t turn;
+} running;
+
+/* The first of the places of a turn. */
+static uint32_t first_place(const hr__active_plan *active, uint32_t turn)
+{
+	uint32_t low = 0, high = active->place_count;
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		if (active->places[middle].turn < turn) low = middle + 1;
+		else high = middle;
+	}
+	return low;
+}
+
+const hr__layout_stay *hr__again_place(hr__learned *learned, const hr__tensor *tensor)
+{
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
+	hr__active_plan *active = &learned->active_plan;
+	uint32_t planned = tensor->learned.planned;
+	if (running.learned != learned) return NULL;
+	for (uint32_t i = first_place(active, running.turn); i < active->place_count && active->places[i].turn == running.turn; i++) {
+		hr__planned_place *place = &active->places[i];
+		const hr__layout_stay *stay = &active->stays[place->stay];
+		bool own = planned != HR__RECORD_NONE && place->stay >= active->first_stay[planned] && place->stay < active->first_stay[planned + 1];
+		/* Memory of a recipe's own may be handed over to any output of that size. */
+		if (place->taken_in == learned->step || (planned != HR__RECORD_NONE ? !own : stay->bytes != tensor->device_bytes)) continue;
+		place->taken_in = learned->step;
+		return stay;
+	}
+	return NULL;
+}
+
 /* ---- turns ---- */
 
 /* The next thing to do at turn [turn]. False: there is none. */
@@ -88,15 +126,19 @@ void hr__again_run(hr__lms *lms, uint32_t turn, hr_stream stream)
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
 	hr__last before = hr__last_get(); /* what fails here is no failure of the program's call */
-	for (bool more = true, first = true; more; first = false) {
+	for (bool first = true;; first = false) {
 		hr__planned_act act;
 		hr_tensor handle;
 		hr__lock_take(&lms->lock);
-		more = take_act(learned, turn, &act, &handle);
+		bool more = take_act(learned, turn, &act, &handle);
 		if (first) learned->turns_running++;
 		if (!more) learned->turns_running--;
 		hr__lock_release(&lms->lock);
-		if (more) carry_out(lms, &act, handle, stream);
+		if (!more) break;
+		running.learned = learned;
+		running.turn = turn;
+		carry_out(lms, &act, handle, stream);
+		running.learned = NULL;
 	}
 	hr__ghost_drop_all(lms);
 	hr__last_set(&before);

@@ -253,28 +253,46 @@ void hr__follow_recipe(hr__learned *learned, hr__tensor *tensor)
 
 /* ---- places ---- */
 
+static bool is_during(const hr__layout_stay *stay, uint32_t turn)
+{
+	return stay->from <= stay->to ? turn >= stay->from && turn <= stay->to : turn >= stay->from || turn <= stay->to;
+}
+
+/* The stay of a tensor that includes a turn; NULL = it has none. */
+static const hr__layout_stay *stay_at(const hr__active_plan *active, uint32_t planned, uint32_t turn)
+{
+	for (uint32_t i = active->first_stay[planned]; i < active->first_stay[planned + 1]; i++)
+		if (is_during(&active->stays[i], turn)) return &active->stays[i];
+	return NULL;
+}
+
+/* The stay in which the tensor is used next: that of now, if ops run again, because they use tensors, too. */
+static const hr__layout_stay *next_stay(const hr__learned *learned, const hr__tensor *tensor)
+{
+	const hr__active_plan *active = &learned->active_plan;
+	uint32_t planned = tensor->learned.planned;
+	uint32_t uses = tensor->learned.step == learned->step ? tensor->learned.uses : 0, use = active->first[planned] + uses;
+	const hr__layout_stay *found = NULL;
+	if (hr__active_plan_runs_again(active) && learned->turn != HR__PLAN_NEVER) found = stay_at(active, planned, learned->turn);
+	if (use >= active->first[planned + 1]) use = active->first[planned]; /* its first use in the next step */
+	return found || use >= active->first[planned + 1] ? found : stay_at(active, planned, active->turn_of[active->uses[use].op]);
+}
+
 uint64_t hr__learned_address(const hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;
-	const hr__learned *learned = lms->learned;
+	hr__learned *learned = lms->learned;
 	if (!learned || tensor->bytes <= HR__SMALL_MAX) return 0;
-	uint64_t place = 0;
+	uint64_t address = 0;
 	hr__lock_take(&lms->lock);
 	const hr__active_plan *active = &learned->active_plan;
-	uint32_t planned = tensor->learned.planned;
-	if (learned->area && active->laid_out && planned != HR__RECORD_NONE) {
-		uint32_t uses = tensor->learned.step == learned->step ? tensor->learned.uses : 0, use = active->first[planned] + uses;
-		if (use >= active->first[planned + 1]) use = active->first[planned]; /* its first use in the next step */
-		for (uint32_t i = active->first_stay[planned];
-		     use < active->first[planned + 1] && i < active->first_stay[planned + 1] && !place; i++) {
-			const hr__layout_stay *stay = &active->stays[i];
-			uint32_t op = active->uses[use].op;
-			bool here = stay->from <= stay->to ? op >= stay->from && op <= stay->to : op >= stay->from || op <= stay->to;
-			if (here && stay->offset + stay->bytes <= learned->area_bytes) place = learned->area + stay->offset;
-		}
+	if (learned->area && active->laid_out) {
+		const hr__layout_stay *stay = hr__again_place(learned, tensor);
+		if (!stay && tensor->learned.planned != HR__RECORD_NONE) stay = next_stay(learned, tensor);
+		if (stay && stay->offset + stay->bytes <= learned->area_bytes) address = learned->area + stay->offset;
 	}
 	hr__lock_release(&lms->lock);
-	return place;
+	return address;
 }
 
 /* ---- unplanned evictions ---- */

@@ -106,6 +106,9 @@ void hr__follow_start_eviction(hr__tensor *tensor, uint64_t word, const uint32_t
 void hr__again_run(hr__lms *lms, uint32_t turn, hr_stream stream);
 /* The memory of a tensor that has a recipe may be freed without a copy, when another request needs it. With the lock. */
 void hr__again_drop_later(hr__tensor *tensor, uint64_t word, uint32_t free_at);
+/* The memory that the layout has for a tensor that gets memory while the thread runs an op again as planned: one that the op creates, or
+ * memory of its recipe's own, of the same size. NULL = none. With the lock. */
+const hr__layout_stay *hr__again_place(hr__learned *learned, const hr__tensor *tensor);
 /* The order in which memory of evicted and dropped tensors is used: what is free first comes first (hr__tensor.evict_number). */
 uint64_t hr__again_free_number(const hr__learned *learned, uint32_t free_at);
 

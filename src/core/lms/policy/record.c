@@ -100,19 +100,14 @@ bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool 
 
 /* ---- recipes ---- */
 
-static uint32_t first_use_of(const hr__record *record, uint32_t op)
-{
-	return op < record->ops.count ? HR__RECORD_AT(hr__recorded_op, record->ops, op).first_use : record->uses.count;
-}
-
 /* The op of a use: most often the last. */
 static uint32_t op_of_use(const hr__record *record, uint32_t use)
 {
 	uint32_t low = 0, op = record->ops.count - 1;
-	if (first_use_of(record, op) <= use) return op;
+	if (hr__record_first_use(record, op) <= use) return op;
 	while (op - low > 1) {
 		uint32_t middle = low + (op - low) / 2;
-		if (first_use_of(record, middle) <= use) low = middle;
+		if (hr__record_first_use(record, middle) <= use) low = middle;
 		else op = middle;
 	}
 	return low;
@@ -121,7 +116,7 @@ static uint32_t op_of_use(const hr__record *record, uint32_t use)
 /* Whether op [op] reads the tensor or creates it. */
 static bool is_read_by(const hr__record *record, uint32_t op, const hr__tensor *tensor, uint32_t step)
 {
-	uint32_t slot = tensor->learned.slot, use = tensor->learned.use, begin = first_use_of(record, op), end = first_use_of(record, op + 1);
+	uint32_t slot = tensor->learned.slot, use = tensor->learned.use, begin = hr__record_first_use(record, op), end = hr__record_first_use(record, op + 1);
 	if (tensor->learned.step != step || slot == HR__RECORD_NONE || !tensor->learned.uses) return false;
 	if (use >= end) /* another thread has used it since */
 		for (use = begin; use < end && HR__RECORD_AT(hr__plan_use, record->uses, use).tensor != slot; use++) {}
@@ -165,7 +160,7 @@ void hr__record_mark_pure(const hr__record *record, hr__plan_op *ops, bool *seen
 	for (uint32_t op = 0; op < record->ops.count; op++) {
 		bool makes = false, all = true;
 		uint32_t until = HR__PLAN_NEVER;
-		for (uint32_t i = first_use_of(record, op); i < first_use_of(record, op + 1); i++) {
+		for (uint32_t i = hr__record_first_use(record, op); i < hr__record_first_use(record, op + 1); i++) {
 			uint32_t slot = HR__RECORD_AT(hr__plan_use, record->uses, i).tensor;
 			const hr__recorded_tensor *tensor = &HR__RECORD_AT(hr__recorded_tensor, record->tensors, slot);
 			bool first = !seen[slot], outlives = tensor->died != op;

@@ -79,6 +79,12 @@ bool hr__record_op(hr__record *record);
  * it is used once. True if a use was added. */
 bool hr__record_use(hr__record *record, hr__tensor *tensor, uint32_t slot, bool write);
 
+/* Index of the first use of op [op]; op = the number of ops: the end. */
+static inline uint32_t hr__record_first_use(const hr__record *record, uint32_t op)
+{
+	return op < record->ops.count ? HR__RECORD_AT(hr__recorded_op, record->ops, op).first_use : record->uses.count;
+}
+
 /* ---- recipes ---- */
 
 /* Notes that the outputs of a recipe got it, as far as one op of this step ([step]) has created them. */
