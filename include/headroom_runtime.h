@@ -104,6 +104,9 @@ static inline void hr_session_options_init(hr_session_options *options)
 
 /* Opens a session: a stream of the device, and a container for variables. A thread uses a session by entering it.
  *
+ * On an allocator with Large Model Support, values are evicted and restored as memory is needed, or dropped and recomputed if their op
+ * is a pure function of its inputs (hr_lms_options.recompute turns that off). Results are the same to the bit.
+ *
  * Ops are computed by the host. On a device whose memory the host cannot access (a card), each op works on copies in pinned memory,
  * which are copied from and to the device on the session's stream. That memory is allocated in pieces of 64 MiB and more, is shared
  * by all sessions of the device, and is kept until the last of them is destroyed. It counts against hr_lms_options.host_limit, so set

@@ -193,14 +193,14 @@ static void print_memory(FILE *to, const struct sample *sample)
 
 static void print_table(FILE *to)
 {
-	fputs("| op | memory of its output | scratch | gradient |\n|---|---|---|---|\n", to);
+	fputs("| op | memory of its output | scratch | gradient | recipe |\n|---|---|---|---|---|\n", to);
 	for (size_t i = 0; i < SAMPLES; i++) {
 		const hr__op *op = &hr__ops[samples[i].kind];
 		fprintf(to, "| `%s` | ", samples[i].call);
 		print_memory(to, &samples[i]);
 		/* Gradients of ops that change or read variables are with respect to the variable. */
 		bool differentiable = op->gradient && (samples[i].run || samples[i].kind == HR__OP_READ);
-		fprintf(to, " | %s | %s |\n", op->scratch ? "yes" : "", differentiable ? "yes" : "");
+		fprintf(to, " | %s | %s | %s |\n", op->scratch ? "yes" : "", differentiable ? "yes" : "", op->again ? "yes" : "");
 	}
 }
 

@@ -26,7 +26,7 @@ typedef struct hr__last {
 	char message[512];
 } hr__last;
 
-hr__last hr__last_get(void);
-void hr__last_set(const hr__last *last);
+HR__SHARED hr__last hr__last_get(void);
+HR__SHARED void hr__last_set(const hr__last *last);
 
 #endif

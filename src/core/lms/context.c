@@ -259,6 +259,19 @@ hr_status hr__lms_find(hr_allocator handle, hr__lms **out)
 	return *out ? HR_OK : hr__fail(HR_NOT_READY, "no tensor was created on %s yet", allocator->name);
 }
 
+bool hr__lms_evicts(hr_allocator handle)
+{
+	hr__lms *lms;
+	return !hr__lms_find(handle, &lms) && lms->enabled;
+}
+
+bool hr__lms_takes_recipes(hr_tensor handle)
+{
+	hr_status ignored;
+	const hr__tensor *tensor = hr__tensor_of(handle, &ignored);
+	return tensor && tensor->lms->enabled && hr__load_relaxed(&tensor->lms->recompute);
+}
+
 /* ---- closing ---- */
 
 void hr__lms_close(hr__lms *lms)

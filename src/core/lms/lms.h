@@ -197,6 +197,10 @@ static inline int64_t hr__lms_pinned(const hr__lms *lms)
 }
 /* Whether the program has begun a step on this allocator and not ended it. */
 HR__SHARED bool hr__lms_in_step(hr_allocator allocator);
+/* Whether tensors of the allocator may be evicted. It does not change once there was a tensor. */
+HR__SHARED bool hr__lms_evicts(hr_allocator allocator);
+/* Whether the tensor may be given a recipe, as far as its allocator's options decide. */
+HR__SHARED bool hr__lms_takes_recipes(hr_tensor tensor);
 static inline void hr__lms_count(hr__atomic_i64 *counter, int64_t n)
 {
 	hr__fetch_add_relaxed(counter, n);

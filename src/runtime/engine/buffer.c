@@ -2,6 +2,7 @@
 #include "core/base/status.h"
 #include "core/os/os.h"
 #include "runtime/engine/engine.h"
+#include "runtime/recipe/origin.h"
 
 hr__lock hr__runtime_lock = HR__LOCK_INIT(HR__RANK_RUNTIME);
 
@@ -86,20 +87,59 @@ hr_status hr__buffer_address(const hr__buffer *buffer, uint64_t offset, void **o
 	return status;
 }
 
+/* Frees memory that nothing refers to. False: it is still there, because a dropped tensor is computed from it and could not be
+ * recomputed. */
+static bool free_memory(hr__buffer *buffer)
+{
+	const hr__session *session = buffer->session;
+	hr__last before;
+	if (session->has_recipes) before = hr__last_get();
+	/* Both are safe while queued work still uses the memory. */
+	hr_status status = buffer->tensor.id ? hr_tensor_destroy(buffer->tensor) : hr_free(session->allocator, buffer->block, session->stream);
+	if (!status || !session->has_recipes || status == HR_INVALID_HANDLE) return true;
+	hr__last_set(&before);
+	return false;
+}
+
+static void free_buffer(hr__buffer *buffer)
+{
+	hr__session *session = buffer->session;
+	if (free_memory(buffer)) {
+		hr__os()->free(buffer, sizeof *buffer);
+		return;
+	}
+	hr__lock_take(&hr__runtime_lock);
+	buffer->next_unused = session->unused;
+	session->unused = buffer;
+	hr__lock_release(&hr__runtime_lock);
+}
+
+void hr__buffers_free_unused(hr__session *session)
+{
+	hr__lock_take(&hr__runtime_lock);
+	hr__buffer *unused = session->unused;
+	session->unused = NULL;
+	hr__lock_release(&hr__runtime_lock);
+	while (unused) {
+		hr__buffer *buffer = unused;
+		unused = buffer->next_unused;
+		free_buffer(buffer);
+	}
+}
+
 void hr__buffer_release(hr__buffer *buffer)
 {
 	if (!buffer) return;
 	hr__session *session = buffer->session;
 	hr__lock_take(&hr__runtime_lock);
-	bool last = --buffer->refs == 0;
+	bool last = --buffer->refs == 0, more = last && session->unused;
 	if (last) {
 		session->buffers--;
 		session->bytes -= buffer->bytes;
 	}
 	hr__lock_release(&hr__runtime_lock);
 	if (!last) return;
-	/* Both are safe while queued work still uses the memory. */
-	if (buffer->tensor.id) hr_tensor_destroy(buffer->tensor);
-	else hr_free(session->allocator, buffer->block, session->stream);
-	hr__os()->free(buffer, sizeof *buffer);
+	hr__origin_forget(buffer);
+	free_buffer(buffer);
+	if (more) hr__buffers_free_unused(session);
 }

@@ -44,6 +44,9 @@ typedef struct hr__buffer {
 	void *block;
 	uint64_t bytes;
 	int64_t refs;     /* guarded by hr__runtime_lock */
+	/* How its contents were computed, if they have a recipe; NULL = not known. Used by ops that may write to it, one at a time. */
+	struct hr__origin *origin;
+	struct hr__buffer *next_unused; /* list link */
 } hr__buffer;
 
 /* A buffer with one reference, attributed to the thread's current op and to [scope]. *out is NULL if [bytes] is 0.
@@ -51,6 +54,8 @@ typedef struct hr__buffer {
 hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr_name scope, hr__role role, hr__buffer **out);
 void hr__buffer_keep(hr__buffer *buffer);    /* NULL is allowed */
 void hr__buffer_release(hr__buffer *buffer); /* NULL is allowed. Call without the lock */
+/* Tries again to free the buffers that could not be freed when they lost their last reference. */
+void hr__buffers_free_unused(hr__session *session);
 int64_t hr__buffer_refs(const hr__buffer *buffer);
 /* The buffer's address plus [offset]; valid while the buffer is pinned. *out is NULL if [buffer] is NULL. */
 hr_status hr__buffer_address(const hr__buffer *buffer, uint64_t offset, void **out);
@@ -67,13 +72,15 @@ struct hr__session {
 	hr_stream stream;
 	hr_allocator staging;     /* pinned memory, shared by all sessions of the device; id 0: the host can access the device */
 	bool has_tensors;         /* the allocator supports tensors */
+	bool has_recipes;         /* and evicts them, so that values may have recipes (recipe/origin.h) */
 	bool own_stream;
 	hr__team *team;
-	hr__monitor *turn;        /* serializes ops on variables and the creation of variables */
+	hr__monitor *turn;        /* serializes ops on variables and the creation of variables; with recipes, all ops that write in place */
 	struct hr__content *contents; /* contents of variables, indexed by variable number; both guarded by the lock */
 	uint32_t content_count;
 	int64_t values, buffers;  /* number of live values and buffers; guarded by the lock */
 	uint64_t bytes;           /* total size of the live buffers; guarded by the lock */
+	hr__buffer *unused;       /* list of buffers without references, from which dropped values are computed; guarded by the lock */
 	hr__session *lost;        /* list link: sessions that could not be freed */
 	/* The first error of an op on the device, until it is reported. Guarded by the lock. */
 	char error[HR__ERROR_TEXT]; /* empty: no error */

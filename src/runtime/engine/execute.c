@@ -4,34 +4,17 @@
  * hr_free) keeps their memory from being reused before the stream is done with it.
  *
  * While a trace is recorded, the host waits for each op, so that the op's event contains its duration. */
-#include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
-
 #include "core/base/status.h"
 #include "core/device/device.h"
 #include "core/memory/allocator.h"
 #include "core/memory/bfc/tensor_block.h"
 #include "core/os/os.h"
-#include "runtime/engine/engine.h"
+#include "runtime/engine/job.h"
 #include "runtime/ops/ops.h"
+#include "runtime/recipe/origin.h"
 #include "core/trace/trace.h"
 
 #define SLOTS (HR__OP_INPUTS + HR__OP_OUTPUTS + 1)
-
-/* An op queued in the stream. */
-struct op_job {
-	hr__work work;
-	hr__attrs attrs;
-	void (*run)(hr__work *work);
-	bool updates;         /* the first inputs are contents of variables, which it updates */
-	hr__session *session;
-	hr_name op, scope;
-	hr_op_metadata *note; /* NULL = not requested */
-	uint64_t begin_ns;
-	uint64_t *took_ns;    /* NULL = not requested */
-	uint64_t bytes;       /* size of this block, including the data of a constant behind the struct */
-};
 
 /* The memory of an op. */
 struct op_memory {
@@ -41,65 +24,9 @@ struct op_memory {
 	hr__buffer *scratch;
 	hr__buffer *fresh[HR__OP_OUTPUTS + 1]; /* outputs and scratch that were allocated for this op */
 	uint32_t fresh_count;
+	bool in_place; /* the first output is in the memory of an input */
 	bool recorded; /* a trace is being recorded */
 };
-
-/* "an index is out of range: 7 is not from 0 to 4; shapes [5,4] and [6]" */
-static void describe_error(const hr__work *work, char *out, size_t capacity)
-{
-	char shapes[2][HR__DIMS_TEXT], number[96] = "";
-	for (int i = 0; i < 2; i++) hr__dims_text(&work->in_types[i].dims, shapes[i], sizeof shapes[i]);
-	if (work->choices > 0) snprintf(number, sizeof number, ": %" PRId64 " is not from 0 to %" PRId64, work->wrong, work->choices - 1);
-	if (work->in_count < 2) snprintf(out, capacity, "%s%s; shape %s", work->error, number, shapes[0]);
-	else snprintf(out, capacity, "%s%s; shapes %s and %s", work->error, number, shapes[0], shapes[1]);
-}
-
-static void note_error(const struct op_job *job)
-{
-	hr__session *session = job->session;
-	char text[HR__ERROR_TEXT];
-	describe_error(&job->work, text, sizeof text);
-	hr__lock_take(&hr__runtime_lock);
-	if (!session->error[0]) {
-		memcpy(session->error, text, sizeof text);
-		session->error_op = job->op;
-		session->error_scope = job->scope;
-	}
-	hr__lock_release(&hr__runtime_lock);
-}
-
-static bool has_failed(const hr__session *session)
-{
-	hr__lock_take(&hr__runtime_lock);
-	bool failed = session->error[0] != 0;
-	hr__lock_release(&hr__runtime_lock);
-	return failed;
-}
-
-/* Used instead of the kernel while the session has an unreported error: variables keep their contents. */
-static void leave_alone(const hr__work *work)
-{
-	for (uint32_t i = 0; i < work->out_count; i++)
-		if (work->out[i] != work->in[i]) memcpy(work->out[i], work->in[i], hr__type_bytes(&work->out_types[i]));
-}
-
-/* Runs on a thread of the device. */
-static void run_job(void *argument)
-{
-	struct op_job *job = argument;
-	bool timed = job->note || job->took_ns;
-	uint64_t begin = timed ? hr__os()->clock_ns() : 0;
-	if (job->updates && has_failed(job->session)) leave_alone(&job->work);
-	else job->run(&job->work);
-	uint64_t took = timed ? hr__os()->clock_ns() - begin : 0;
-	if (job->took_ns) *job->took_ns = took;
-	if (job->note) {
-		job->note->begin_ns = begin - job->begin_ns;
-		job->note->ns = took;
-	}
-	if (job->work.error) note_error(job);
-	hr__os()->free(job, job->bytes);
-}
 
 /* ---- memory ---- */
 
@@ -158,6 +85,7 @@ static hr_status get_memory(const hr__task *task, struct op_memory *memory)
 		if (taken[i] >= 0) {
 			memory->outs[i].buffer = memory->ins[taken[i]].buffer;
 			hr__buffer_keep(memory->outs[i].buffer);
+			memory->in_place |= i == 0;
 		} else {
 			status = get_buffer(task, memory, &out_types[i], role_of(task, i), &memory->outs[i].buffer);
 		}
@@ -184,6 +112,36 @@ static void add_pin(struct pins *pins, const hr__buffer *buffer, hr_access acces
 		return;
 	}
 	pins->list[pins->count++] = (hr_pin){ buffer->tensor, access };
+}
+
+/* Recomputes the tensors that the op reads or writes and that are dropped, one at a time; *any: there was one. A pin for writing ends the
+ * recipe, so they are not dropped again, but moved. */
+static hr_status recompute_apart(const struct pins *pins, hr_stream stream, bool *any)
+{
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < pins->count && !status; i++) {
+		hr_tensor_info info;
+		hr_tensor tensor = pins->list[i].tensor;
+		hr_tensor_info_init(&info);
+		if (pins->list[i].access == HR_OVERWRITE || hr_tensor_get_info(tensor, &info) || info.state != HR_TENSOR_DROPPED) continue;
+		*any = true;
+		status = hr_tensor_pin(tensor, HR_WRITE, stream);
+		if (!status) status = hr_tensor_unpin(tensor, stream);
+	}
+	return status;
+}
+
+/* Pins everything, or nothing. What is dropped needs more memory than what is evicted: the inputs of its recipe, beside what the call has
+ * pinned by then. So if there is not enough, everything is recomputed before anything is pinned. */
+static hr_status pin_all(const struct pins *pins, const hr__session *session)
+{
+	bool any = false;
+	if (!pins->count) return HR_OK;
+	hr_status status = hr_tensor_pin_all(pins->list, pins->count, session->stream);
+	if (status != HR_OUT_OF_MEMORY || !session->has_recipes) return status;
+	hr_status apart = recompute_apart(pins, session->stream, &any);
+	if (apart) return apart;
+	return any ? hr_tensor_pin_all(pins->list, pins->count, session->stream) : status;
 }
 
 /* ---- events ---- */
@@ -214,29 +172,21 @@ static void record_op(const hr__task *task, hr__event_kind kind, uint64_t ns)
 
 /* ---- the job ---- */
 
-static struct op_job *new_job(const hr__task *task, uint64_t data)
+static hr_status new_job(const hr__task *task, uint64_t data, hr__job **out)
 {
-	void *block;
-	if (hr__os()->alloc(sizeof(struct op_job) + data, &block)) return NULL;
-	struct op_job *job = block;
-	job->bytes = sizeof(struct op_job) + data;
-	if (task->attrs) job->attrs = *task->attrs;
-	if (data) job->attrs.data = memcpy(job + 1, task->attrs->data, data);
-	job->run = hr__ops[task->kind].run;
+	hr_status status = hr__job_new(task->kind, task->attrs, data, task->session->team, out);
+	if (status) return status;
+	hr__job *job = *out;
 	job->updates = task->updates;
 	job->session = task->session;
-	job->op = hr_name_intern(hr__ops[task->kind].name);
 	job->scope = task->scope;
 	job->note = task->note;
 	job->begin_ns = task->begin_ns;
-	job->work.attrs = &job->attrs;
-	job->work.team = task->session->team;
-	return job;
+	return HR_OK;
 }
 
 static hr_status fill_in(hr__work *work, const struct op_memory *memory)
 {
-	static _Alignas(64) char nothing[64]; /* address of empty tensors: kernels add 0 to it, undefined for NULL in C */
 	hr_status status = HR_OK;
 	void *at;
 	work->in_count = memory->in_count;
@@ -244,12 +194,12 @@ static hr_status fill_in(hr__work *work, const struct op_memory *memory)
 	for (uint32_t i = 0; i < memory->in_count && !status; i++) {
 		work->in_types[i] = memory->ins[i].type;
 		status = hr__buffer_address(memory->ins[i].buffer, memory->ins[i].offset, &at);
-		work->in[i] = at ? at : nothing;
+		work->in[i] = at ? at : hr__job_nothing();
 	}
 	for (uint32_t i = 0; i < memory->out_count && !status; i++) {
 		work->out_types[i] = memory->outs[i].type;
 		status = hr__buffer_address(memory->outs[i].buffer, memory->outs[i].offset, &work->out[i]);
-		if (!work->out[i]) work->out[i] = nothing;
+		if (!work->out[i]) work->out[i] = hr__job_nothing();
 	}
 	return status ? status : hr__buffer_address(memory->scratch, 0, &work->scratch);
 }
@@ -274,7 +224,7 @@ static void note_memory(const hr__task *task, const struct op_memory *memory)
 }
 
 /* Call with everything pinned. *queued: the stream owns the job. */
-static hr_status queue_job(const hr__task *task, const struct op_memory *memory, struct op_job *job, bool *queued)
+static hr_status queue_job(const hr__task *task, const struct op_memory *memory, hr__job *job, bool *queued)
 {
 	const hr__session *session = task->session;
 	hr__stage stage;
@@ -287,7 +237,7 @@ static hr_status queue_job(const hr__task *task, const struct op_memory *memory,
 		job->took_ns = &took;
 		record_uses(task, memory);
 	}
-	status = hr__device_host_call(session->device, session->stream, run_job, job);
+	status = hr__job_queue(job, session->device, session->stream);
 	*queued = !status;
 	if (!status) status = hr__stage_out(session, &stage);
 	hr__stage_end(session, &stage);
@@ -305,17 +255,25 @@ static hr_status queue(const hr__task *task, const struct op_memory *memory)
 	for (uint32_t i = 0; i < memory->in_count; i++) add_pin(&pins, memory->ins[i].buffer, HR_READ);
 	for (uint32_t i = 0; i < memory->out_count; i++) add_pin(&pins, memory->outs[i].buffer, HR_OVERWRITE);
 	add_pin(&pins, memory->scratch, HR_OVERWRITE);
-	struct op_job *job = new_job(task, data);
-	if (!job) return hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for an op that waits in a stream");
-	hr_status status = pins.count ? hr_tensor_pin_all(pins.list, pins.count, task->session->stream) : HR_OK;
+	hr__job *job;
+	hr_status status = new_job(task, data, &job);
+	if (status) return status;
+	status = pin_all(&pins, task->session);
 	bool queued = false;
 	if (!status) {
 		status = queue_job(task, memory, job, &queued);
 		hr_status unpinned = pins.count ? hr_tensor_unpin_all(pins.list, pins.count, task->session->stream) : HR_OK;
 		if (!status) status = unpinned;
 	}
-	if (!queued) hr__os()->free(job, job->bytes);
+	if (!queued) hr__job_free(job);
 	return status;
+}
+
+/* What the outputs had before is overwritten. */
+static void forget_origins(const struct op_memory *memory)
+{
+	for (uint32_t i = 0; i < memory->out_count; i++)
+		if (memory->outs[i].buffer) hr__origin_forget(memory->outs[i].buffer);
 }
 
 /* A slice whose elements are contiguous. */
@@ -351,9 +309,16 @@ hr_status hr__execute_plain(const hr__task *task, const hr__slot *ins, uint32_t 
 	if (memory.recorded) record_op(task, HR__EVENT_OP_BEGIN, 0);
 	hr_status status = get_memory(task, &memory);
 	if (!status) {
+		hr__origin *origin = hr__origin_new(task, ins, memory.in_count, outs, memory.in_place);
 		status = queue(task, &memory);
 		hr__buffer_release(memory.scratch);
-		if (status) release_outs(&memory);
+		forget_origins(&memory);
+		if (!status) {
+			hr__origin_attach(origin, outs);
+		} else {
+			hr__origin_release(origin);
+			release_outs(&memory);
+		}
 	}
 	if (status && memory.recorded) record_op(task, HR__EVENT_OP_END, 0);
 	hr_op_set(before);
@@ -434,10 +399,13 @@ static hr_status on_variables(const hr__task *task, const hr__slot *ins, uint32_
 
 hr_status hr__execute(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
 {
-	if (!hr__variables_of(task->attrs) && task->kind != HR__OP_INITIALIZE) return hr__execute_plain(task, ins, in_count, outs);
+	bool of_variables = hr__variables_of(task->attrs) || task->kind == HR__OP_INITIALIZE;
+	/* Recipes must not be set while another thread writes to what they read (recipe/origin.h). */
+	bool may_write = task->session->has_recipes && hr__ops[task->kind].memory == HR__FORWARDS;
+	if (!of_variables && !may_write) return hr__execute_plain(task, ins, in_count, outs);
 	hr__monitor *turn = task->session->turn;
 	hr__os()->monitor_enter(turn);
-	hr_status status = on_variables(task, ins, in_count, outs);
+	hr_status status = of_variables ? on_variables(task, ins, in_count, outs) : hr__execute_plain(task, ins, in_count, outs);
 	hr__os()->monitor_leave(turn);
 	return status;
 }

@@ -4,6 +4,7 @@
  *     run        the kernel; runs on a thread of the device, in stream order. Its memory is contiguous and does not move meanwhile
  *     gradient   calls ops that compute the gradients of the inputs; NULL = no gradient
  *     memory     how the outputs get their memory
+ *     again      whether the op is a pure function of its inputs
  *
  * The functions of a row are in the file of its group under ops/. */
 #ifndef HR_RUNTIME_OP_H
@@ -21,6 +22,7 @@
  *     enum, name
  *     number of outputs; fewest and most inputs
  *     how the outputs get their memory (hr__op_memory)
+ *     whether the op can run again, and what its time depends on (hr__op_again)
  *     masks (1: the first, 2: the second, 4: the third): inputs whose memory the first output may reuse; inputs, and outputs, whose
  *         contents the gradient reads
  *     functions: hr__infer_<>, hr__run_<>, hr__scratch_<>, hr__gradient_<>; "none" if there is none
@@ -28,71 +30,71 @@
  * A placeholder exists in graphs only; it is fed, and never run. sgd, momentum and adam update all inputs but the last; adam all but
  * the last two, of which the last is the step number. */
 #define HR__OP_TABLE(X) \
-	X(PLACEHOLDER,        placeholder,        1, 0, 0, ALLOCATES, 0, 0, 0, full, none, none, none) \
-	X(READ,               read,               1, 1, 1, ALIASES,   0, 0, 0, read, none, none, none) \
-	X(ASSIGN,             assign,             1, 2, 2, ALIASES,   0, 0, 0, assign, none, none, none) \
-	X(INITIALIZE,         initialize,         1, 0, 0, ALLOCATES, 0, 0, 0, done, full, none, none) \
-	X(GROUP,              group,              1, 0, HR__OP_INPUTS, ALLOCATES, 0, 0, 0, done, full, none, none) \
-	X(CONSTANT,           constant,           1, 0, 0, ALLOCATES, 0, 0, 0, constant, constant, none, none) \
-	X(FULL,               full,               1, 0, 0, ALLOCATES, 0, 0, 0, full, full, none, none) \
-	X(RANDOM_NORMAL,      random_normal,      1, 0, 0, ALLOCATES, 0, 0, 0, random_normal, random_normal, none, none) \
-	X(RANDOM_UNIFORM,     random_uniform,     1, 0, 0, ALLOCATES, 0, 0, 0, random_uniform, random_uniform, none, none) \
-	X(ADD,                add,                1, 2, 2, FORWARDS,  3, 0, 0, binary, add, none, add) \
-	X(SUB,                sub,                1, 2, 2, FORWARDS,  3, 0, 0, binary, sub, none, sub) \
-	X(MUL,                mul,                1, 2, 2, FORWARDS,  3, 3, 0, binary, mul, none, mul) \
-	X(DIV,                div,                1, 2, 2, FORWARDS,  3, 2, 1, binary, div, none, div) \
-	X(MAXIMUM,            maximum,            1, 2, 2, FORWARDS,  3, 3, 0, binary, maximum, none, maximum) \
-	X(NEG,                neg,                1, 1, 1, FORWARDS,  1, 0, 0, unary_number, neg, none, neg) \
-	X(EXP,                exp,                1, 1, 1, FORWARDS,  1, 0, 1, unary_float, exp, none, exp) \
-	X(LOG,                log,                1, 1, 1, FORWARDS,  1, 1, 0, unary_float, log, none, log) \
-	X(SQRT,               sqrt,               1, 1, 1, FORWARDS,  1, 0, 1, unary_float, sqrt, none, sqrt) \
-	X(TANH,               tanh,               1, 1, 1, FORWARDS,  1, 0, 1, unary_float, tanh, none, tanh) \
-	X(RELU,               relu,               1, 1, 1, FORWARDS,  1, 0, 1, unary_float, relu, none, relu) \
-	X(GELU,               gelu,               1, 1, 1, FORWARDS,  1, 1, 0, unary_float, gelu, none, gelu) \
-	X(SCALE,              scale,              1, 1, 1, FORWARDS,  1, 0, 0, unary_float, scale, none, scale) \
-	X(CAST,               cast,               1, 1, 1, FORWARDS,  1, 0, 0, cast, cast, none, cast) \
-	X(RESHAPE,            reshape,            1, 1, 1, ALIASES,   0, 0, 0, reshape, none, none, reshape) \
-	X(TRANSPOSE,          transpose,          1, 1, 1, ALLOCATES, 0, 0, 0, transpose, transpose, none, transpose) \
-	X(CONCAT,             concat,             1, 1, HR__OP_INPUTS, ALLOCATES, 0, 0, 0, concat, concat, none, concat) \
-	X(SLICE,              slice,              1, 1, 1, ALLOCATES, 0, 0, 0, slice, slice, none, slice) \
-	X(BROADCAST_TO,       broadcast_to,       1, 1, 1, ALLOCATES, 0, 0, 0, broadcast_to, broadcast_to, none, broadcast_to) \
-	X(GATHER,             gather,             1, 2, 2, ALLOCATES, 0, 2, 0, gather, gather, none, gather) \
-	X(ONE_HOT,            one_hot,            1, 1, 1, ALLOCATES, 0, 0, 0, one_hot, one_hot, none, none) \
-	X(REDUCE_SUM,         reduce_sum,         1, 1, 1, ALLOCATES, 0, 0, 0, reduce_number, reduce_sum, reduce_sum, reduce_sum) \
-	X(REDUCE_MEAN,        reduce_mean,        1, 1, 1, ALLOCATES, 0, 0, 0, reduce_float, reduce_mean, reduce_sum, reduce_mean) \
-	X(REDUCE_MAX,         reduce_max,         1, 1, 1, ALLOCATES, 0, 1, 1, reduce_number, reduce_max, reduce_sum, reduce_max) \
-	X(MATMUL,             matmul,             1, 2, 2, ALLOCATES, 0, 3, 0, matmul, matmul, matmul, matmul) \
-	X(SOFTMAX,            softmax,            1, 1, 1, FORWARDS,  1, 0, 1, softmax, softmax, none, softmax) \
-	X(CROSS_ENTROPY,      cross_entropy,      1, 2, 2, ALLOCATES, 0, 3, 0, cross_entropy, cross_entropy, none, cross_entropy) \
-	X(LAYER_NORM,         layer_norm,         3, 3, 3, FORWARDS,  1, 3, 6, layer_norm, layer_norm, none, layer_norm) \
-	X(CONV2D,             conv2d,             1, 2, 2, ALLOCATES, 0, 3, 0, conv2d, conv2d, conv2d, conv2d) \
-	X(MAX_POOL,           max_pool,           1, 1, 1, ALLOCATES, 0, 1, 1, pool, max_pool, none, max_pool) \
-	X(AVG_POOL,           avg_pool,           1, 1, 1, ALLOCATES, 0, 0, 0, pool, avg_pool, none, avg_pool) \
+	X(PLACEHOLDER,        placeholder,        1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, full, none, none, none) \
+	X(READ,               read,               1, 1, 1, ALIASES,   NEVER,    0, 0, 0, read, none, none, none) \
+	X(ASSIGN,             assign,             1, 2, 2, ALIASES,   NEVER,    0, 0, 0, assign, none, none, none) \
+	X(INITIALIZE,         initialize,         1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, done, full, none, none) \
+	X(GROUP,              group,              1, 0, HR__OP_INPUTS, ALLOCATES, NEVER,    0, 0, 0, done, full, none, none) \
+	X(CONSTANT,           constant,           1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, constant, constant, none, none) \
+	X(FULL,               full,               1, 0, 0, ALLOCATES, BYTES,    0, 0, 0, full, full, none, none) \
+	X(RANDOM_NORMAL,      random_normal,      1, 0, 0, ALLOCATES, RANDOM,   0, 0, 0, random_normal, random_normal, none, none) \
+	X(RANDOM_UNIFORM,     random_uniform,     1, 0, 0, ALLOCATES, RANDOM,   0, 0, 0, random_uniform, random_uniform, none, none) \
+	X(ADD,                add,                1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary, add, none, add) \
+	X(SUB,                sub,                1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary, sub, none, sub) \
+	X(MUL,                mul,                1, 2, 2, FORWARDS,  BYTES,    3, 3, 0, binary, mul, none, mul) \
+	X(DIV,                div,                1, 2, 2, FORWARDS,  BYTES,    3, 2, 1, binary, div, none, div) \
+	X(MAXIMUM,            maximum,            1, 2, 2, FORWARDS,  BYTES,    3, 3, 0, binary, maximum, none, maximum) \
+	X(NEG,                neg,                1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, unary_number, neg, none, neg) \
+	X(EXP,                exp,                1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, unary_float, exp, none, exp) \
+	X(LOG,                log,                1, 1, 1, FORWARDS,  ELEMENTS, 1, 1, 0, unary_float, log, none, log) \
+	X(SQRT,               sqrt,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 1, unary_float, sqrt, none, sqrt) \
+	X(TANH,               tanh,               1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, unary_float, tanh, none, tanh) \
+	X(RELU,               relu,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 1, unary_float, relu, none, relu) \
+	X(GELU,               gelu,               1, 1, 1, FORWARDS,  ELEMENTS, 1, 1, 0, unary_float, gelu, none, gelu) \
+	X(SCALE,              scale,              1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, unary_float, scale, none, scale) \
+	X(CAST,               cast,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, cast, cast, none, cast) \
+	X(RESHAPE,            reshape,            1, 1, 1, ALIASES,   NEVER,    0, 0, 0, reshape, none, none, reshape) \
+	X(TRANSPOSE,          transpose,          1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, transpose, transpose, none, transpose) \
+	X(CONCAT,             concat,             1, 1, HR__OP_INPUTS, ALLOCATES, BYTES,    0, 0, 0, concat, concat, none, concat) \
+	X(SLICE,              slice,              1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, slice, slice, none, slice) \
+	X(BROADCAST_TO,       broadcast_to,       1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, broadcast_to, broadcast_to, none, broadcast_to) \
+	X(GATHER,             gather,             1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, gather, gather, none, gather) \
+	X(ONE_HOT,            one_hot,            1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, one_hot, one_hot, none, none) \
+	X(REDUCE_SUM,         reduce_sum,         1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_number, reduce_sum, reduce_sum, reduce_sum) \
+	X(REDUCE_MEAN,        reduce_mean,        1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_float, reduce_mean, reduce_sum, reduce_mean) \
+	X(REDUCE_MAX,         reduce_max,         1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, reduce_number, reduce_max, reduce_sum, reduce_max) \
+	X(MATMUL,             matmul,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, matmul, matmul, matmul, matmul) \
+	X(SOFTMAX,            softmax,            1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, softmax, softmax, none, softmax) \
+	X(CROSS_ENTROPY,      cross_entropy,      1, 2, 2, ALLOCATES, ELEMENTS, 0, 3, 0, cross_entropy, cross_entropy, none, cross_entropy) \
+	X(LAYER_NORM,         layer_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, layer_norm, layer_norm, none, layer_norm) \
+	X(CONV2D,             conv2d,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, conv2d, conv2d, conv2d, conv2d) \
+	X(MAX_POOL,           max_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, pool, max_pool, none, max_pool) \
+	X(AVG_POOL,           avg_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pool, avg_pool, none, avg_pool) \
 	/* for gradients */ \
-	X(RELU_GRAD,          relu_grad,          1, 2, 2, FORWARDS,  3, 0, 0, binary_float, relu_grad, none, none) \
-	X(TANH_GRAD,          tanh_grad,          1, 2, 2, FORWARDS,  3, 0, 0, binary_float, tanh_grad, none, none) \
-	X(GELU_GRAD,          gelu_grad,          1, 2, 2, FORWARDS,  3, 0, 0, binary_float, gelu_grad, none, none) \
-	X(SOFTMAX_GRAD,       softmax_grad,       1, 2, 2, FORWARDS,  3, 0, 0, softmax_grad, softmax_grad, none, none) \
-	X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 1, 3, 3, FORWARDS,  1, 0, 0, cross_entropy_grad, cross_entropy_grad, none, none) \
-	X(MAX_GRAD,           max_grad,           1, 3, 3, FORWARDS,  1, 0, 0, max_grad, max_grad, none, none) \
-	X(SUM_TO,             sum_to,             1, 1, 1, ALLOCATES, 0, 0, 0, sum_to, sum_to, sum_to, sum_to) \
-	X(SCATTER_ROWS,       scatter_rows,       1, 2, 2, ALLOCATES, 0, 2, 0, scatter_rows, scatter_rows, none, scatter_rows) \
-	X(PAD,                pad,                1, 1, 1, ALLOCATES, 0, 0, 0, pad, pad, none, pad) \
-	X(LAYER_NORM_GRAD,    layer_norm_grad,    3, 5, 5, FORWARDS,  1, 0, 0, \
+	X(RELU_GRAD,          relu_grad,          1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary_float, relu_grad, none, none) \
+	X(TANH_GRAD,          tanh_grad,          1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary_float, tanh_grad, none, none) \
+	X(GELU_GRAD,          gelu_grad,          1, 2, 2, FORWARDS,  ELEMENTS, 3, 0, 0, binary_float, gelu_grad, none, none) \
+	X(SOFTMAX_GRAD,       softmax_grad,       1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, softmax_grad, softmax_grad, none, none) \
+	X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 1, 3, 3, FORWARDS,  ELEMENTS, 1, 0, 0, cross_entropy_grad, cross_entropy_grad, none, none) \
+	X(MAX_GRAD,           max_grad,           1, 3, 3, FORWARDS,  BYTES,    1, 0, 0, max_grad, max_grad, none, none) \
+	X(SUM_TO,             sum_to,             1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, sum_to, sum_to, sum_to, sum_to) \
+	X(SCATTER_ROWS,       scatter_rows,       1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, scatter_rows, scatter_rows, none, scatter_rows) \
+	X(PAD,                pad,                1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pad, pad, none, pad) \
+	X(LAYER_NORM_GRAD,    layer_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, \
 	  layer_norm_grad, layer_norm_grad, layer_norm_grad, none) \
-	X(CONV2D_GRAD_INPUT,  conv2d_grad_input,  1, 2, 2, ALLOCATES, 0, 0, 0, \
+	X(CONV2D_GRAD_INPUT,  conv2d_grad_input,  1, 2, 2, ALLOCATES, PRODUCTS, 0, 0, 0, \
 	  conv2d_grad_input, conv2d_grad_input, conv2d_grad_input, none) \
-	X(CONV2D_GRAD_FILTER, conv2d_grad_filter, 1, 2, 2, ALLOCATES, 0, 0, 0, \
+	X(CONV2D_GRAD_FILTER, conv2d_grad_filter, 1, 2, 2, ALLOCATES, PRODUCTS, 0, 0, 0, \
 	  conv2d_grad_filter, conv2d_grad_filter, conv2d_grad_filter, none) \
-	X(MAX_POOL_GRAD,      max_pool_grad,      1, 3, 3, ALLOCATES, 0, 0, 0, max_pool_grad, max_pool_grad, none, none) \
-	X(AVG_POOL_GRAD,      avg_pool_grad,      1, 1, 1, ALLOCATES, 0, 0, 0, avg_pool_grad, avg_pool_grad, none, none) \
+	X(MAX_POOL_GRAD,      max_pool_grad,      1, 3, 3, ALLOCATES, BYTES,    0, 0, 0, max_pool_grad, max_pool_grad, none, none) \
+	X(AVG_POOL_GRAD,      avg_pool_grad,      1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, avg_pool_grad, avg_pool_grad, none, none) \
 	/* for variables */ \
-	X(COPY,               copy,               1, 1, 1, ALLOCATES, 0, 0, 0, copy, copy, none, copy) \
-	X(ASSIGN_ADD,         assign_add,         1, 2, 2, FORWARDS,  3, 0, 0, assign_onto, add, none, none) \
-	X(ASSIGN_SUB,         assign_sub,         1, 2, 2, FORWARDS,  3, 0, 0, assign_onto, sub, none, none) \
-	X(SGD,                sgd,                1, 2, 2, UPDATES,   0, 0, 0, sgd, sgd, none, none) \
-	X(MOMENTUM,           momentum,           2, 3, 3, UPDATES,   0, 0, 0, momentum, momentum, none, none) \
-	X(ADAM,               adam,               3, 5, 5, UPDATES,   0, 0, 0, adam, adam, none, none)
+	X(COPY,               copy,               1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, copy, copy, none, copy) \
+	X(ASSIGN_ADD,         assign_add,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, add, none, none) \
+	X(ASSIGN_SUB,         assign_sub,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, sub, none, none) \
+	X(SGD,                sgd,                1, 2, 2, UPDATES,   NEVER,    0, 0, 0, sgd, sgd, none, none) \
+	X(MOMENTUM,           momentum,           2, 3, 3, UPDATES,   NEVER,    0, 0, 0, momentum, momentum, none, none) \
+	X(ADAM,               adam,               3, 5, 5, UPDATES,   NEVER,    0, 0, 0, adam, adam, none, none)
 
 enum hr__op_kind {
 #define HR__OP_ENUM(kind, ...) HR__OP_##kind,
@@ -145,6 +147,16 @@ enum hr__op_memory {
 	HR__UPDATES        /* output i takes the memory of input i, a variable's contents; allocates if they have other references */
 };
 
+/* Whether an op can run again with the same result, to the bit, so that its outputs may have a recipe (origin.h). If so, what the time
+ * that it takes is estimated from (cost.c). */
+enum hr__op_again {
+	HR__NEVER = 0, /* it depends on more than its inputs, writes to variables, or makes no contents of its own */
+	HR__BYTES,     /* it reads and writes memory, with few operations on each element */
+	HR__ELEMENTS,  /* it calls a function such as exp on each element */
+	HR__RANDOM,    /* it draws random numbers, which depend on the seed alone */
+	HR__PRODUCTS   /* it adds products: matrices and convolutions */
+};
+
 /* Arguments of a gradient function: the values of the op, and where to store the gradients of its inputs. Those are temporary; one
  * that is not set is zero. */
 typedef struct hr__backward {
@@ -162,6 +174,7 @@ typedef struct hr__op {
 	const char *name;
 	uint8_t in_min, in_max, out_count;
 	enum hr__op_memory memory;
+	enum hr__op_again again;
 	uint8_t forwards;  /* mask of inputs whose memory the first output may reuse */
 	hr_status (*infer)(const hr__type *in, uint32_t count, const hr__attrs *attrs, hr__type *out);
 	void (*run)(hr__work *work);

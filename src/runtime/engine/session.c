@@ -4,6 +4,7 @@
 
 #include "core/base/status.h"
 #include "core/base/text/text.h"
+#include "core/lms/lms.h"
 #include "core/memory/allocator.h"
 #include "core/os/os.h"
 #include "runtime/engine/engine.h"
@@ -120,6 +121,8 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 	status = choose_allocator(session, options);
 	if (!status) status = check_allocator(session);
 	if (!status) status = hr__stage_open(session); /* after the device's allocator, which comes first in recordings */
+	/* Ops on staged memory copy their inputs and outputs over the link: recomputing never takes less than moving. */
+	session->has_recipes = !status && session->has_tensors && !session->staging.id && hr__lms_evicts(session->allocator);
 	if (!status) status = hr__runtime_begin();
 	if (status) return status;
 	int error = hr__os()->monitor_create(&session->turn);
@@ -205,8 +208,9 @@ static hr_status close_session(hr__session *session, hr__leaks *leaks)
 	uint64_t bytes, largest, left;
 	hr_status status = hr__session_wait(session);
 	hr__functions_forget(session);
+	left = hr__values_drop(session, NULL, &bytes, &largest, &op); /* before what dropped values are computed from */
 	hr__variables_drop(session, 0);
-	left = hr__values_drop(session, NULL, &bytes, &largest, &op);
+	hr__buffers_free_unused(session);
 	if (leaks) hr__leaks_add_values(leaks, left, bytes, largest, op);
 	if (left) {
 		char failed[HR__ERROR_TEXT + 200] = "";

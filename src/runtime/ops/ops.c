@@ -5,12 +5,13 @@
 #define hr__scratch_none NULL
 #define hr__gradient_none NULL
 
-#define OP_ROW(kind, text, outputs, least, most, memory_of, takes, reads_in, reads_out, infer_of, run_of, scratch_of, gradient_of) \
+#define OP_ROW(kind, text, outputs, least, most, memory_of, again_as, takes, reads_in, reads_out, infer_of, run_of, scratch_of, gradient_of) \
 	[HR__OP_##kind] = { .name = #text,                                                                                             \
 		                .in_min = least,                                                                                           \
 		                .in_max = most,                                                                                            \
 		                .out_count = outputs,                                                                                      \
 		                .memory = HR__##memory_of,                                                                                 \
+		                .again = HR__##again_as,                                                                                   \
 		                .forwards = takes,                                                                                         \
 		                .infer = hr__infer_##infer_of,                                                                             \
 		                .run = hr__run_##run_of,                                                                                   \

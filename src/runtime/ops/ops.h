@@ -18,7 +18,7 @@
 #define HR__SCRATCH(name) uint64_t hr__scratch_##name(const hr__type *in, const hr__type *out, const hr__attrs *attrs)
 
 /* Several rows may name one function, and some name "none": no such function exists, the table then has NULL (ops.c). */
-#define HR__OP_DECLARE(kind, text, outputs, least, most, memory, takes, reads_in, reads_out, infer, run, scratch, gradient) \
+#define HR__OP_DECLARE(kind, text, outputs, least, most, memory, again, takes, reads_in, reads_out, infer, run, scratch, gradient) \
 	HR__INFER(infer);                                                                                                       \
 	HR__RUN(run);                                                                                                           \
 	HR__SCRATCH(scratch);                                                                                                   \

@@ -1,0 +1,68 @@
+/* cost.c - how long an op takes, for recipes.
+ *
+ * The estimate is the time that one core needs for what the op does most: bytes, calls of functions, random numbers or products, at
+ * the speeds below. They are those that bench/recipes.c measures on an AMD EPYC, rounded down. More threads are not counted on,
+ * because a recipe runs beside other ops. The order of magnitude is what matters: a matrix product is not dropped where a copy is faster. */
+#include "core/base/assert.h"
+#include "runtime/recipe/origin.h"
+
+#define CALL_NS 1000u       /* queuing it and waking a thread */
+#define BYTES_PER_NS 10u    /* read and written */
+#define ELEMENT_NS 1u       /* a call of exp */
+#define RANDOM_NS 8u        /* a random number */
+#define PRODUCTS_PER_NS 90u /* multiplications, each with an addition */
+
+static uint64_t total_bytes(const hr__type *types, uint32_t count)
+{
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < count; i++) bytes += hr__type_bytes(&types[i]);
+	return bytes;
+}
+
+static double elements(const hr__type *type)
+{
+	return (double)hr__dims_count(&type->dims);
+}
+
+/* Of a loss it is the input that has them. */
+static double most_elements(const hr__type *ins, uint32_t in_count, const hr__type *outs)
+{
+	double most = elements(&outs[0]);
+	return in_count && elements(&ins[0]) > most ? elements(&ins[0]) : most;
+}
+
+static uint64_t whole(double ns)
+{
+	return ns < 0x1p62 ? (uint64_t)ns : UINT64_C(1) << 62;
+}
+
+/* A filter is [out channels, in channels, height, width]: each number of the result of a convolution adds as many products as an out
+ * channel of the filter has numbers. Its gradients add the same products, in another order. */
+static double conv_products(const hr__type *result, const hr__type *filter)
+{
+	return filter->dims.d[0] ? elements(result) * elements(filter) / (double)filter->dims.d[0] : 0;
+}
+
+static double products(enum hr__op_kind kind, const hr__attrs *attrs, const hr__type *ins, const hr__type *outs)
+{
+	const hr__dims *a = &ins[0].dims;
+	switch (kind) {
+	case HR__OP_MATMUL: return elements(&outs[0]) * (double)a->d[a->rank - (attrs->transpose_a ? 2 : 1)];
+	case HR__OP_CONV2D: return conv_products(&outs[0], &ins[1]);
+	case HR__OP_CONV2D_GRAD_INPUT: return conv_products(&ins[0], &ins[1]); /* the first input is the result's gradient */
+	default: HR_ASSERT(kind == HR__OP_CONV2D_GRAD_FILTER); return conv_products(&ins[0], &outs[0]);
+	}
+}
+
+uint64_t hr__op_cost_ns(enum hr__op_kind kind, const hr__attrs *attrs, const hr__type *ins, uint32_t in_count, const hr__type *outs)
+{
+	const hr__op *op = &hr__ops[kind];
+	HR_ASSERT(op->again != HR__NEVER);
+	uint64_t ns = CALL_NS + (total_bytes(ins, in_count) + total_bytes(outs, op->out_count)) / BYTES_PER_NS;
+	switch (op->again) {
+	case HR__ELEMENTS: return ns + whole(most_elements(ins, in_count, outs) * ELEMENT_NS);
+	case HR__RANDOM: return ns + whole(elements(&outs[0]) * RANDOM_NS);
+	case HR__PRODUCTS: return ns + whole(products(kind, attrs, ins, outs) / PRODUCTS_PER_NS);
+	default: return ns;
+	}
+}
