@@ -114,9 +114,20 @@ static void add_pin(struct pins *pins, const hr__buffer *buffer, hr_access acces
 	pins->list[pins->count++] = (hr_pin){ buffer->tensor, access };
 }
 
-/* Recomputes the tensors that the op reads or writes and that are dropped, one at a time; *any: there was one. A pin for writing ends the
- * recipe, so they are not dropped again, but moved. */
-static hr_status recompute_apart(const struct pins *pins, hr_stream stream, bool *any)
+/* Recomputes a dropped tensor. A pin for writing ends the recipe, so that it is not dropped again, but moved. */
+static hr_status recompute_one(const hr__session *session, hr_tensor tensor)
+{
+	hr_status status = hr_tensor_pin(tensor, HR_WRITE, session->stream);
+	if (status == HR_OUT_OF_MEMORY) { /* free memory may be in pieces, which evicting all others joins */
+		hr_status reclaimed = hr_lms_reclaim_inactive(session->allocator, HR_NAME_NONE, NULL);
+		(void)reclaimed; /* what it could evict helps, too */
+		status = hr_tensor_pin(tensor, HR_WRITE, session->stream);
+	}
+	return status ? status : hr_tensor_unpin(tensor, session->stream);
+}
+
+/* Recomputes the tensors that the op reads or writes and that are dropped, one at a time; *any: there was one. */
+static hr_status recompute_apart(const struct pins *pins, const hr__session *session, bool *any)
 {
 	hr_status status = HR_OK;
 	for (size_t i = 0; i < pins->count && !status; i++) {
@@ -125,8 +136,7 @@ static hr_status recompute_apart(const struct pins *pins, hr_stream stream, bool
 		hr_tensor_info_init(&info);
 		if (pins->list[i].access == HR_OVERWRITE || hr_tensor_get_info(tensor, &info) || info.state != HR_TENSOR_DROPPED) continue;
 		*any = true;
-		status = hr_tensor_pin(tensor, HR_WRITE, stream);
-		if (!status) status = hr_tensor_unpin(tensor, stream);
+		status = recompute_one(session, tensor);
 	}
 	return status;
 }
@@ -139,7 +149,7 @@ static hr_status pin_all(const struct pins *pins, const hr__session *session)
 	if (!pins->count) return HR_OK;
 	hr_status status = hr_tensor_pin_all(pins->list, pins->count, session->stream);
 	if (status != HR_OUT_OF_MEMORY || !session->has_recipes) return status;
-	hr_status apart = recompute_apart(pins, session->stream, &any);
+	hr_status apart = recompute_apart(pins, session, &any);
 	if (apart) return apart;
 	return any ? hr_tensor_pin_all(pins->list, pins->count, session->stream) : status;
 }
@@ -248,6 +258,27 @@ static hr_status queue_job(const hr__task *task, const struct op_memory *memory,
 	return status;
 }
 
+/* What the outputs had before is overwritten. */
+static void forget_origins(const struct op_memory *memory)
+{
+	for (uint32_t i = 0; i < memory->out_count; i++)
+		if (memory->outs[i].buffer) hr__origin_forget(memory->outs[i].buffer);
+}
+
+/* Call with everything pinned. Consumes the job and the origin. */
+static hr_status queue_pinned(const hr__task *task, const struct op_memory *memory, hr__job *job, hr__origin *origin)
+{
+	bool queued = false;
+	hr_status status = queue_job(task, memory, job, &queued);
+	if (!queued) hr__job_free(job);
+	forget_origins(memory);
+	if (status) hr__origin_release(origin);
+	else hr__origin_attach(origin, memory->outs);
+	return status;
+}
+
+/* The origin is made before the pin, which ends the recipes of what is overwritten, and the recipe is set before the unpin, from which on
+ * a policy may drop the outputs. */
 static hr_status queue(const hr__task *task, const struct op_memory *memory)
 {
 	struct pins pins = { .count = 0 };
@@ -258,22 +289,16 @@ static hr_status queue(const hr__task *task, const struct op_memory *memory)
 	hr__job *job;
 	hr_status status = new_job(task, data, &job);
 	if (status) return status;
+	hr__origin *origin = hr__origin_new(task, memory->ins, memory->in_count, memory->outs, memory->in_place);
 	status = pin_all(&pins, task->session);
-	bool queued = false;
-	if (!status) {
-		status = queue_job(task, memory, job, &queued);
-		hr_status unpinned = pins.count ? hr_tensor_unpin_all(pins.list, pins.count, task->session->stream) : HR_OK;
-		if (!status) status = unpinned;
+	if (status) {
+		hr__job_free(job);
+		hr__origin_release(origin);
+		return status;
 	}
-	if (!queued) hr__job_free(job);
-	return status;
-}
-
-/* What the outputs had before is overwritten. */
-static void forget_origins(const struct op_memory *memory)
-{
-	for (uint32_t i = 0; i < memory->out_count; i++)
-		if (memory->outs[i].buffer) hr__origin_forget(memory->outs[i].buffer);
+	status = queue_pinned(task, memory, job, origin);
+	hr_status unpinned = pins.count ? hr_tensor_unpin_all(pins.list, pins.count, task->session->stream) : HR_OK;
+	return status ? status : unpinned;
 }
 
 /* A slice whose elements are contiguous. */
@@ -309,16 +334,9 @@ hr_status hr__execute_plain(const hr__task *task, const hr__slot *ins, uint32_t 
 	if (memory.recorded) record_op(task, HR__EVENT_OP_BEGIN, 0);
 	hr_status status = get_memory(task, &memory);
 	if (!status) {
-		hr__origin *origin = hr__origin_new(task, ins, memory.in_count, outs, memory.in_place);
 		status = queue(task, &memory);
 		hr__buffer_release(memory.scratch);
-		forget_origins(&memory);
-		if (!status) {
-			hr__origin_attach(origin, outs);
-		} else {
-			hr__origin_release(origin);
-			release_outs(&memory);
-		}
+		if (status) release_outs(&memory);
 	}
 	if (status && memory.recorded) record_op(task, HR__EVENT_OP_END, 0);
 	hr_op_set(before);

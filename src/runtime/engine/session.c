@@ -140,7 +140,9 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 static void free_session(hr__session *session)
 {
 	hr_status status = session->own_stream ? hr_stream_destroy(session->handle, session->stream) : HR_OK;
-	if (!session->own_stream && session->id) status = hr_stream_synchronize(session->handle, session->stream);
+	/* Recipes run on the default stream if an input was freed. */
+	bool on_default = !session->own_stream || session->has_recipes;
+	if (!status && on_default && session->id) status = hr_stream_synchronize(session->handle, HR_STREAM_DEFAULT);
 	if (status) {
 		hr__lock_take(&hr__runtime_lock);
 		session->lost = lost;
