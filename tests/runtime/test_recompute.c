@@ -6,10 +6,9 @@
 #include "fixture.h"
 #include "headroom_runtime.h"
 #include "support_drop.h"
-#include "support_training.h"
+#include "support_program.h"
 
 #define MIB (UINT64_C(1) << 20)
-#define SIDE 64
 
 static hr_session session;
 static hr_allocator allocator;
@@ -48,25 +47,6 @@ static void close_session(void)
 	CHECK_EQ(fixture_lms_stats(allocator).num_recipes, 0);
 	CHECK_STATUS(HR_OK, hr_lms_check(allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
-}
-
-static hr_value normal(uint64_t seed)
-{
-	return hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(SIDE, SIDE), seed);
-}
-
-/* Contents that cannot be computed again. */
-static hr_value data_of(float first)
-{
-	float data[SIDE * SIDE];
-	for (int i = 0; i < SIDE * SIDE; i++) data[i] = first + (float)i / 64;
-	return hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(SIDE, SIDE), data);
-}
-
-/* Fetches a kept value. */
-static void peek(hr_value value, float *out)
-{
-	CHECK_STATUS(HR_OK, hr_value_fetch(value, out, SIDE * SIDE * sizeof *out));
 }
 
 static int64_t recomputes(void)
@@ -335,144 +315,9 @@ static void test_a_failing_kernel_is_reported_once(void)
 
 /* ---- random programs ---- */
 
-#define VALUES 8
-#define HASHES_MAX 4096u
-
-struct program {
-	uint64_t state;
-	bool drops; /* everything, after each op */
-	hr_value values[VALUES];
-	hr_variable variables[2];
-	uint64_t hashes[HASHES_MAX];
-	uint32_t hash_count;
-	uint64_t dropped;
-};
-
-static uint32_t pick(struct program *program, uint32_t below)
-{
-	return (uint32_t)(hr_rand(&program->state) % below);
-}
-
-static void note(struct program *program, hr_value value)
-{
-	static float data[SIDE * SIDE];
-	uint64_t hash = UINT64_C(14695981039346656037);
-	peek(value, data);
-	for (size_t i = 0; i < sizeof data; i++) hash = (hash ^ ((const uint8_t *)data)[i]) * UINT64_C(1099511628211);
-	CHECK_LT(program->hash_count, HASHES_MAX);
-	program->hashes[program->hash_count++] = hash;
-}
-
-static void drop_now(struct program *program)
-{
-	if (program->drops) program->dropped += drop_all(allocator);
-}
-
-/* An operand: a kept value, a variable's contents, or a temporary that nothing else has. */
-static hr_value operand(struct program *program)
-{
-	switch (pick(program, 8)) {
-	case 0: return hr_variable_read(program->variables[pick(program, 2)]);
-	case 1: return normal(pick(program, 1000));
-	case 2: return hr_transpose(program->values[pick(program, VALUES)], (const int[]){ 1, 0 }, 2);
-	default: return program->values[pick(program, VALUES)];
-	}
-}
-
-/* An op whose results stay between -1 and 1, or near it. */
-static hr_value one_op(struct program *program, hr_value a)
-{
-	const float ones[SIDE] = { 1, -1 };
-	drop_now(program);
-	switch (pick(program, 12)) {
-	case 0: return hr_add(hr_scale(a, 0.5, 0), operand(program));
-	case 1: return hr_tanh(hr_matmul(a, operand(program)));
-	case 2: return hr_tanh(hr_add(hr_matmul_transposed(a, true, operand(program), false), operand(program)));
-	case 3: return hr_relu(a);
-	case 4: return hr_gelu(a);
-	case 5: return hr_scale(a, -0.75, 0.125);
-	case 6: return hr_softmax(a);
-	case 7: return hr_sub(operand(program), a);
-	case 8: return hr_maximum(a, operand(program));
-	case 9: return hr_broadcast_to(hr_reduce_mean(a, (int)pick(program, 2), true), HR_DIMS(SIDE, SIDE));
-	case 10: return hr_cast(hr_cast(a, HR_DTYPE_BFLOAT16), HR_DTYPE_FLOAT32);
-	default:
-		return hr_layer_norm(a, hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(SIDE), ones), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE), 0.5), 1e-5);
-	}
-}
-
-/* Up to four ops, of which the later ones may run in place. */
-static void make_value(struct program *program)
-{
-	uint32_t at = pick(program, VALUES);
-	hr_value made = operand(program);
-	for (uint32_t i = pick(program, 4) + 1; i > 0; i--) made = one_op(program, made);
-	CHECK(made.id);
-	hr_value_release(program->values[at]);
-	program->values[at] = hr_value_keep(made);
-}
-
-static void update(struct program *program)
-{
-	hr_variable variable = program->variables[pick(program, 2)];
-	switch (pick(program, 3)) {
-	case 0: hr_assign_add(variable, hr_scale(operand(program), 0.01, 0)); break;
-	case 1: hr_assign_sub(variable, operand(program)); break;
-	default: hr_assign(variable, hr_tanh(operand(program)));
-	}
-}
-
-static void take_gradients(struct program *program)
-{
-	hr_value of[2] = { program->values[0], program->values[1] }, gradients[2];
-	hr_tape_begin();
-	hr_value y = hr_tanh(hr_matmul(of[0], of[1]));
-	drop_now(program);
-	y = hr_layer_norm(hr_add(hr_gelu(y), of[0]), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE), 1.5), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE), 0.5), 1e-5);
-	drop_now(program);
-	hr_value loss = hr_reduce_mean(hr_mul(y, hr_softmax(hr_variable_read(program->variables[0]))), HR_ALL_AXES, false);
-	drop_now(program);
-	CHECK_STATUS(HR_OK, hr_gradients(loss, of, 2, gradients));
-	hr_tape_end();
-	for (int i = 0; i < 2; i++) {
-		hr_value_release(program->values[2 + i]);
-		program->values[2 + i] = hr_value_keep(hr_tanh(gradients[i]));
-	}
-}
-
-static void run_program(struct program *program, uint64_t seed, uint32_t ops, bool drops)
-{
-	program->state = seed;
-	program->drops = drops;
-	program->hash_count = 0;
-	program->dropped = 0;
-	for (int i = 0; i < VALUES; i++) program->values[i] = hr_value_keep(i % 2 ? data_of((float)-i) : normal(seed + (uint64_t)i));
-	hr_variable_scope_push("random", HR_REUSE_OR_MAKE);
-	program->variables[0] = hr_get_variable("a", HR_DTYPE_FLOAT32, HR_DIMS(SIDE, SIDE), HR_NORMAL(0.5, 1));
-	program->variables[1] = hr_get_variable("b", HR_DTYPE_FLOAT32, HR_DIMS(SIDE, SIDE), HR_ZEROS);
-	hr_variable_scope_pop();
-	for (uint32_t i = 0; i < ops; i++) {
-		uint32_t kind = pick(program, 16);
-		if (kind < 11) make_value(program);
-		else if (kind < 13) update(program);
-		else if (kind < 14) take_gradients(program);
-		else note(program, program->values[pick(program, VALUES)]);
-		drop_now(program);
-	}
-	for (int i = 0; i < VALUES; i++) {
-		note(program, program->values[i]);
-		hr_value_release(program->values[i]);
-	}
-	for (int i = 0; i < 2; i++) {
-		hr_value contents = hr_value_keep(hr_variable_read(program->variables[i]));
-		note(program, contents);
-		hr_value_release(contents);
-	}
-}
-
 static void test_random_programs_give_the_same_bits_with_drops_after_each_op(void)
 {
-	static struct program plain, dropping;
+	static struct program plain = { .scope = "random" }, dropping = { .scope = "random" };
 	uint64_t programs = hr_test_scaled(HR_TEST_SANITIZED ? 100 : 60), dropped = 0, again = 0;
 	for (uint64_t i = 0; i < programs; i++) {
 		uint64_t seed = hr_test_seed() * 1000003 + i;
@@ -480,12 +325,14 @@ static void test_random_programs_give_the_same_bits_with_drops_after_each_op(voi
 		lms.verify = i % 4 < 2;
 		lms.recompute = false;
 		open_with(&lms, 32 * MIB);
-		run_program(&plain, seed, 100, false);
+		plain.drops.id = 0;
+		run_program(&plain, seed, 100);
 		CHECK_EQ(fixture_lms_stats(allocator).num_drops, 0);
 		close_session();
 		lms.recompute = true;
 		open_with(&lms, 32 * MIB);
-		run_program(&dropping, seed, 100, true);
+		dropping.drops = allocator;
+		run_program(&dropping, seed, 100);
 		again += (uint64_t)recomputes();
 		close_session();
 		dropped += dropping.dropped;
