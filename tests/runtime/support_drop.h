@@ -1,7 +1,8 @@
-/* support_drop.h - drops all values of an allocator that can be dropped. */
+/* support_drop.h - drops all values of an allocator that can be dropped: now, or by a policy whenever they are not pinned. */
 #ifndef HR_TESTS_SUPPORT_DROP_H
 #define HR_TESTS_SUPPORT_DROP_H
 
+#include "core/base/status.h"
 #include "core/lms/context.h"
 #include "core/lms/recipe/recipe.h"
 #include "headroom_lms.h"
@@ -10,7 +11,7 @@
 #define DROP_MAX 1024u
 
 /* Returns how many were dropped. Those without recipe, pinned, or already dropped stay as they are. Other threads may use the allocator. */
-static uint32_t drop_all(hr_allocator from)
+HR_TEST_UNUSED static uint32_t drop_all(hr_allocator from)
 {
 	hr_tensor found[DROP_MAX];
 	hr__lms *lms;
@@ -34,6 +35,30 @@ static uint32_t drop_all(hr_allocator from)
 		dropped += status == HR_OK;
 	}
 	return dropped;
+}
+
+HR_TEST_UNUSED static double drop_score(void *user, const hr_lms_candidate *candidate)
+{
+	(void)user;
+	return (double)(candidate->now - candidate->last_use);
+}
+
+HR_TEST_UNUSED static void drop_unused(void *user, hr_tensor tensor, uint64_t now)
+{
+	(void)user;
+	(void)now;
+	hr__last before = hr__last_get();
+	if (hr_tensor_drop(tensor)) hr__last_set(&before); /* many have no recipe */
+}
+
+/* "drops": drops whatever it can as soon as it is not pinned. */
+HR_TEST_UNUSED static void register_drop_policy(void)
+{
+	hr_lms_policy policy;
+	hr_lms_policy_init(&policy);
+	policy.score = drop_score;
+	policy.unused = drop_unused;
+	CHECK_STATUS(HR_OK, hr_lms_policy_register("drops", &policy, NULL));
 }
 
 #endif

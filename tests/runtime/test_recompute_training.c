@@ -8,9 +8,9 @@
  *
  * Where a limit is less than an op needs, a step fails with HR_OUT_OF_MEMORY. It must not fail because of recomputing: what runs
  * without recipes must run with them. */
-#include "core/base/status.h"
 #include "fixture.h"
 #include "headroom_runtime.h"
+#include "support_drop.h"
 #include "support_training.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -44,31 +44,6 @@ struct outcome {
 	bool ran;
 };
 
-/* ---- a policy that drops everything ---- */
-
-static double score(void *user, const hr_lms_candidate *candidate)
-{
-	(void)user;
-	return (double)(candidate->now - candidate->last_use);
-}
-
-static void drop(void *user, hr_tensor tensor, uint64_t now)
-{
-	(void)user;
-	(void)now;
-	hr__last before = hr__last_get();
-	if (hr_tensor_drop(tensor)) hr__last_set(&before); /* many have no recipe */
-}
-
-static void register_policy(void)
-{
-	hr_lms_policy policy;
-	hr_lms_policy_init(&policy);
-	policy.score = score;
-	policy.unused = drop;
-	CHECK_STATUS(HR_OK, hr_lms_policy_register("drops", &policy, NULL));
-}
-
 /* ---- training ---- */
 
 static hr_allocator make_allocator(const struct setting *setting, uint64_t limit)
@@ -81,7 +56,7 @@ static hr_allocator make_allocator(const struct setting *setting, uint64_t limit
 	lms.enabled = setting->enabled;
 	lms.recompute = setting->recompute;
 	lms.verify = setting->verify;
-	if (setting->policy == 2) register_policy();
+	if (setting->policy == 2) register_drop_policy();
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &allocator));
 	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms));
 	return allocator;
