@@ -272,6 +272,13 @@ bool hr__lms_takes_recipes(hr_tensor handle)
 	return tensor && tensor->lms->enabled && hr__load_relaxed(&tensor->lms->recompute);
 }
 
+bool hr__lms_feeds_recipes(hr_tensor handle)
+{
+	hr_status ignored;
+	const hr__tensor *tensor = hr__tensor_of(handle, &ignored);
+	return tensor && hr__load_relaxed(&tensor->recipe_use) & HR__RECIPE_FEEDS;
+}
+
 /* ---- closing ---- */
 
 void hr__lms_close(hr__lms *lms)

@@ -201,6 +201,8 @@ HR__SHARED bool hr__lms_in_step(hr_allocator allocator);
 HR__SHARED bool hr__lms_evicts(hr_allocator allocator);
 /* Whether the tensor may be given a recipe, as far as its allocator's options decide. */
 HR__SHARED bool hr__lms_takes_recipes(hr_tensor tensor);
+/* Whether recipes depend on the tensor, so that hr_tensor_destroy may fail. Without locks; another thread may change it. */
+HR__SHARED bool hr__lms_feeds_recipes(hr_tensor tensor);
 static inline void hr__lms_count(hr__atomic_i64 *counter, int64_t n)
 {
 	hr__fetch_add_relaxed(counter, n);

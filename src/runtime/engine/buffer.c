@@ -1,5 +1,6 @@
 /* buffer.c - memory for the contents of values. */
 #include "core/base/status.h"
+#include "core/lms/lms.h"
 #include "core/os/os.h"
 #include "runtime/engine/engine.h"
 #include "runtime/recipe/origin.h"
@@ -87,31 +88,34 @@ hr_status hr__buffer_address(const hr__buffer *buffer, uint64_t offset, void **o
 	return status;
 }
 
-/* Frees memory that nothing refers to. False: it is still there, because a dropped tensor is computed from it and could not be
- * recomputed. */
-static bool free_memory(hr__buffer *buffer)
+/* Destroys a tensor from which dropped values may be computed, which can fail. The thread's message stays. */
+static __attribute__((noinline)) hr_status destroy_input(hr_tensor tensor)
 {
-	const hr__session *session = buffer->session;
-	hr__last before;
-	if (session->has_recipes) before = hr__last_get();
-	/* Both are safe while queued work still uses the memory. */
-	hr_status status = buffer->tensor.id ? hr_tensor_destroy(buffer->tensor) : hr_free(session->allocator, buffer->block, session->stream);
-	if (!status || !session->has_recipes || status == HR_INVALID_HANDLE) return true;
-	hr__last_set(&before);
-	return false;
+	hr__last before = hr__last_get();
+	hr_status status = hr_tensor_destroy(tensor);
+	if (status) hr__last_set(&before);
+	return status;
 }
 
-static void free_buffer(hr__buffer *buffer)
+static __attribute__((noinline)) void free_later(hr__buffer *buffer)
 {
 	hr__session *session = buffer->session;
-	if (free_memory(buffer)) {
-		hr__os()->free(buffer, sizeof *buffer);
-		return;
-	}
 	hr__lock_take(&hr__runtime_lock);
 	buffer->next_unused = session->unused;
 	session->unused = buffer;
 	hr__lock_release(&hr__runtime_lock);
+}
+
+/* Both ways to free are safe while queued work still uses the memory. */
+static void free_buffer(hr__buffer *buffer)
+{
+	const hr__session *session = buffer->session;
+	hr_status status = HR_OK;
+	if (!buffer->tensor.id) hr_free(session->allocator, buffer->block, session->stream);
+	else if (session->has_recipes && hr__lms_feeds_recipes(buffer->tensor)) status = destroy_input(buffer->tensor);
+	else hr_tensor_destroy(buffer->tensor);
+	if (status) free_later(buffer);
+	else hr__os()->free(buffer, sizeof *buffer);
 }
 
 void hr__buffers_free_unused(hr__session *session)
@@ -139,7 +143,7 @@ void hr__buffer_release(hr__buffer *buffer)
 	}
 	hr__lock_release(&hr__runtime_lock);
 	if (!last) return;
-	hr__origin_forget(buffer);
+	if (buffer->origin) hr__origin_forget(buffer);
 	free_buffer(buffer);
 	if (more) hr__buffers_free_unused(session);
 }

@@ -262,7 +262,7 @@ static hr_status queue_job(const hr__task *task, const struct op_memory *memory,
 static void forget_origins(const struct op_memory *memory)
 {
 	for (uint32_t i = 0; i < memory->out_count; i++)
-		if (memory->outs[i].buffer) hr__origin_forget(memory->outs[i].buffer);
+		if (memory->outs[i].buffer && memory->outs[i].buffer->origin) hr__origin_forget(memory->outs[i].buffer);
 }
 
 /* Call with everything pinned. Consumes the job and the origin. */
@@ -289,7 +289,8 @@ static hr_status queue(const hr__task *task, const struct op_memory *memory)
 	hr__job *job;
 	hr_status status = new_job(task, data, &job);
 	if (status) return status;
-	hr__origin *origin = hr__origin_new(task, memory->ins, memory->in_count, memory->outs, memory->in_place);
+	hr__origin *origin = NULL;
+	if (task->session->has_recipes) origin = hr__origin_new(task, memory->ins, memory->in_count, memory->outs, memory->in_place);
 	status = pin_all(&pins, task->session);
 	if (status) {
 		hr__job_free(job);

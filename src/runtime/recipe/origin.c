@@ -163,7 +163,8 @@ static hr_status recompute(void *user, const hr_recompute *call)
  * earlier steps as ghosts. */
 static bool can_run_again(const hr__task *task, const hr__slot *outs)
 {
-	if (hr__ops[task->kind].again == HR__NEVER || !task->session->has_recipes || hr__variables_of(task->attrs)) return false;
+	HR_ASSERT(task->session->has_recipes);
+	if (hr__ops[task->kind].again == HR__NEVER || hr__variables_of(task->attrs)) return false;
 	for (uint32_t i = 0; i < hr__ops[task->kind].out_count; i++)
 		if (outs[i].buffer) return hr__lms_takes_recipes(outs[i].buffer->tensor);
 	return false;
