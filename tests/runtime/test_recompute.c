@@ -8,6 +8,7 @@
 #include "headroom_runtime.h"
 #include "runtime/recipe/origin.h"
 #include "support_drop.h"
+#include "support_far.h"
 #include "support_program.h"
 
 #define MIB (UINT64_C(1) << 20)
@@ -15,19 +16,25 @@
 static hr_session session;
 static hr_allocator allocator;
 
-static void open_with(const hr_lms_options *lms, uint64_t limit)
+static void open_on(const char *name, const hr_lms_options *lms, uint64_t limit)
 {
 	hr_session_options options;
-	hr_device device = fixture_emulated(64 * MIB, 64 << 10, 0);
+	hr_device device = fixture_device(name);
 	hr_allocator_options made = fixture_allocator_options(limit);
 	made.oom.report_allocations_on_oom = false;
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &made, &allocator));
 	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, lms));
 	hr_session_options_init(&options);
-	options.device = "GPU:0";
+	options.device = name;
 	options.allocator = allocator;
 	CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
+}
+
+static void open_with(const hr_lms_options *lms, uint64_t limit)
+{
+	fixture_configure_emulated(64 * MIB, 64 << 10, 0);
+	open_on("GPU:0", lms, limit);
 }
 
 static void open_session(void)
@@ -199,6 +206,20 @@ static void test_without_recompute_nothing_has_a_recipe(void)
 	CHECK_STATUS(HR_OK, hr_lms_set_recompute(allocator, true));
 	hr_value y = hr_value_keep(normal(2));
 	CHECK_EQ(fixture_lms_stats(allocator).num_recipes, 1);
+	hr_value_release(x);
+	hr_value_release(y);
+	close_session();
+}
+
+/* There an op copies its inputs and outputs over the link, which takes longer than moving the output. */
+static void test_far_from_the_host_nothing_has_a_recipe(void)
+{
+	hr_lms_options lms = fixture_lms_options("lru", 0);
+	fixture_configure_emulated(64 * MIB, 64 << 10, 0);
+	far_add();
+	open_on("FAR:0", &lms, 32 * MIB);
+	hr_value x = hr_value_keep(normal(1)), y = hr_value_keep(hr_relu(hr_matmul(x, x)));
+	CHECK_EQ(fixture_lms_stats(allocator).num_recipes, 0);
 	hr_value_release(x);
 	hr_value_release(y);
 	close_session();
@@ -442,6 +463,7 @@ static void test_random_programs_give_the_same_bits_with_drops_after_each_op(voi
 TEST_MAIN(T(test_a_dropped_value_is_computed_again), T(test_random_numbers_are_drawn_again), T(test_ops_in_place_have_one_recipe_for_all),
           T(test_ops_in_place_have_no_recipe_when_an_input_is_gone), T(test_a_long_chain_in_place_ends_without_a_recipe),
           T(test_outputs_are_computed_again_one_by_one), T(test_without_recompute_nothing_has_a_recipe),
+          T(test_far_from_the_host_nothing_has_a_recipe),
           T(test_an_updated_variable_does_not_change_what_was_computed_from_it),
           T(test_a_dropped_value_is_computed_before_its_input_is_freed),
           T(test_a_dropped_value_is_computed_before_its_input_is_overwritten_in_place),

@@ -19,9 +19,9 @@
  * call has references to them, so no other op takes their memory. Those of earlier ops need not have references. So on a session with
  * recipes the whole of each op that may write to an input runs in the session's turn, from the check of [ended] to the recipe.
  *
- * LIFETIME. A recipe has a reference to its origin, from its function's point of view the user pointer; so does the buffer whose
- * contents may be continued, and each origin that continues another. Recipes end in any thread, hence the atomic count. All recipes
- * of a session have ended when its values are gone, so they may use the session. */
+ * LIFETIME. An origin is reference-counted: the recipe has a reference (its user pointer), the buffer whose contents may be continued,
+ * and each origin that continues it. Recipes end in any thread, so the count is atomic. All recipes of a session have ended when its
+ * values and variables are gone, so they may use the session. */
 #ifndef HR_RUNTIME_ORIGIN_H
 #define HR_RUNTIME_ORIGIN_H
 
