@@ -15,6 +15,8 @@
  *
  *   a tensor that was evicted unplanned is requested back before all that are needed later
  *
+ *   ops run again, and tensors with recipes are dropped, as the plan says (again.c)
+ *
  * Plans count bytes. Bytes of partly used pages cannot serve a large tensor, so plans leave some memory unused. If steps that
  * follow the plan have unplanned evictions, free memory is joined before each step, if that costs little, and as much as was found
  * fragmented is left unused.

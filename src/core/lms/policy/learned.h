@@ -3,6 +3,7 @@
  *     learned.c   records what a program does in a step (record.h), times copies (link.h)
  *     steps.c     where steps begin and end: judges the record, corrects, activates a new plan (active_plan.h)
  *     follow.c    applies the active plan to the current step
+ *     again.c     drops tensors and runs ops again, as the active plan says
  *
  * The top of learned.c explains how they work together. lms.h has the functions that other files call. */
 #ifndef HR_LMS_LEARNED_H

@@ -1,8 +1,8 @@
 /* ghost.c - tensors that the program has destroyed and recipes still need. See recipe.h.
  *
  * A ghost has memory only while a chain of recipes is running: it is computed as an input, and freed when the last chain of the
- * context has ended, so that a chain that needs it several times computes it once. Until then it may be dropped under pressure, as
- * any tensor with a recipe. */
+ * context has ended, so that a chain that needs it several times computes it once. If the learned policy follows a plan that needs it
+ * later, it stays until then (policy/again.c). Until then it may be dropped under pressure, as any tensor with a recipe. */
 #include "core/lms/recipe/recipe.h"
 
 #include "core/base/status.h"

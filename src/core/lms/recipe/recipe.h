@@ -244,7 +244,7 @@ void hr__ghost_settle(hr__tensor *tensor, uint32_t generation);
 void hr__ghost_list(hr__tensor *tensor);
 /* A ghost has no memory any more, or is destroyed. With the lock. */
 void hr__ghost_unlist(hr__tensor *tensor);
-/* Drops the ghosts that have memory, unless a recipe is running. Without locks. */
+/* Drops the ghosts that have memory and that no plan needs, unless a recipe is running. Without locks. */
 void hr__ghost_drop_all(hr__lms *lms);
 
 #endif

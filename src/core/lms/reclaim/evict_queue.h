@@ -1,7 +1,8 @@
 /* evict_queue.h - tensors of a context in the order of eviction, so that an eviction examines few of them.
  *
  *     HR__EVICT_BY_USE    all resident tensors: by priority, then by last use. Those that may not be evicted are last
- *     HR__EVICT_PLANNED   tensors that the plan evicts: by when their copy was made. Those that were pinned since are last
+ *     HR__EVICT_PLANNED   tensors that the plan evicts or drops: by when their copy was made or, if the plan drops any, by when their
+ *                         memory is free (hr__tensor.evict_number). Those that were pinned since are last
  *     HR__EVICT_RECENT    tensors evicted since the last request that did not fit, in no order
  *
  * Each queue is a binary heap. An item has the key that its tensor had when it was put there. Pins change the last use and clear

@@ -16,7 +16,7 @@
  * allocator can grow by them.
  *
  * ORDER OF EVICTION. First the tensors that the policy evicts and has copied already, oldest copy first: their memory is free when
- * the copy is done, and the oldest is done first. Then tensors of low priority before those of high priority, and among equals
+ * the copy is done, and the oldest is done first. Those that it drops are among them, in the order in which their memory is free. Then tensors of low priority before those of high priority, and among equals
  *
  *   lru       the least recently used
  *   learned   the one with the latest next use, as far as that is known; else as lru. For a tensor that is evicted alone, fewer
