@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Installs PyTorch, which the tests of plugins/torch use, into a virtual environment in the user's cache: it is too large for each build folder. If that
 # fails, for example without a network, prints the reason and exits with 0; the tests are skipped. TORCH=0 leaves it out.
+#
+# TORCH_VERSION   the version to install beside others, and for the tests to use (default 2.11)
 set -uo pipefail
 cd "$(dirname "$0")/.."
-version=2.11
+version=${TORCH_VERSION:-2.11}
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/headroom/torch-$version
 
 without() { echo "setup: going on without PyTorch: $1"; exit 0; }

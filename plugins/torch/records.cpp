@@ -1,6 +1,8 @@
 // records.cpp - records of storages: allocation, adoption, pins, addresses, frees. plugin.h has the life of a record and its invariants.
 #include "plugin.h"
 
+#include <c10/core/alignment.h>
+
 #include <sched.h>
 
 #include <cstring>

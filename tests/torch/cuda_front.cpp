@@ -9,6 +9,7 @@ extern "C" int cuDevicePrimaryCtxGetState(int, unsigned *flags, int *active) { *
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <headroom.h>
+#include <torch/version.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -478,8 +479,12 @@ static void a_pool_exists_while_it_is_used()
 {
 	const MempoolId_t id{0, 5};
 	allocator->createOrIncrefPool(0, id);
+#if TORCH_VERSION_MINOR >= 11
 	allocator->setUseOnOOM(0, id, false);
+#endif
+#if TORCH_VERSION_MINOR >= 10
 	allocator->setNoSplit(0, id);
+#endif
 	MUST(allocator->getPoolUseCount(0, id) == 1);
 	allocator->beginAllocateToPool(0, id, [](cudaStream_t) { return true; });
 	MUST(allocator->getPoolUseCount(0, id) == 2);
@@ -520,13 +525,22 @@ static void snapshots_have_every_block()
 	MUST(snapshot.device_traces.size() == 1 && snapshot.device_traces[0].empty());
 }
 
+static void record_history(bool enabled, native::CreateContextFn context, size_t entries, native::RecordContext when, bool clear)
+{
+#if TORCH_VERSION_MINOR >= 11
+	allocator->recordHistory(enabled, context, entries, when, clear, {});
+#else
+	allocator->recordHistory(enabled, context, entries, when, clear);
+#endif
+}
+
 static std::shared_ptr<c10::GatheredContext> gather() { return std::make_shared<c10::GatheredContext>(); }
 
 static void the_history_is_a_ring()
 {
 	static int tracked;
 	allocator->attachAllocatorTraceTracker([](const native::TraceEntry &) { tracked++; });
-	allocator->recordHistory(true, gather, 5, native::RecordContext::ALL, true, {});
+	record_history(true, gather, 5, native::RecordContext::ALL, true);
 	MUST(allocator->isHistoryEnabled());
 	c10::DataPtr a = allocator->allocate(MIB);
 	void *address = a.get();
@@ -538,7 +552,7 @@ static void the_history_is_a_ring()
 	trace = allocator->snapshot().device_traces[0];
 	MUST(trace.size() == 5 && trace.back().action_ == native::TraceEntry::FREE_COMPLETED);
 	MUST(tracked >= 33);
-	allocator->recordHistory(false, nullptr, 1, native::RecordContext::NEVER, false, {});
+	record_history(false, nullptr, 1, native::RecordContext::NEVER, false);
 	MUST(!allocator->isHistoryEnabled() && allocator->snapshot().device_traces[0].empty());
 }
 

@@ -1,4 +1,4 @@
-"""Where the tests of the PyTorch plug-in find PyTorch: in the environment that tools/torch.sh installs, or in HEADROOM_TORCH_PYTHON."""
+"""Where the tests of the PyTorch plug-in find PyTorch: in the environment that tools/torch.sh installs (TORCH_VERSION), or in HEADROOM_TORCH_PYTHON."""
 import os
 import subprocess
 import sys
@@ -6,7 +6,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ["HEADROOM_COMMAND"]).parent
-INSTALLED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headroom" / "torch-2.11" / "bin" / "python"
+VERSION = os.environ.get("TORCH_VERSION") or "2.11"
+INSTALLED = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headroom" / f"torch-{VERSION}" / "bin" / "python"
 PYTHON = os.environ.get("HEADROOM_TORCH_PYTHON") or str(INSTALLED)
 
 
@@ -21,6 +22,13 @@ def skip_without_pytorch():
         return
     print(f"skipped: {reason}")
     sys.exit(0)
+
+
+def version():
+    """Of PyTorch: (2, 11)."""
+    program = "import importlib.metadata; print(importlib.metadata.version('torch'))"
+    text = subprocess.run([PYTHON, "-c", program], capture_output=True, text=True, check=True).stdout
+    return tuple(int(part) for part in text.split(".")[:2])
 
 
 def skip_without_python_headers():

@@ -322,6 +322,38 @@ class Plugin(unittest.TestCase):
             raise SystemExit("not found")
         """)
 
+    def test_headers_of_pytorchs_version_of_cuda_are_preferred(self):
+        self.run_program("""
+            import os, tempfile
+            from pathlib import Path
+            from headroom.torch import _build
+            with tempfile.TemporaryDirectory() as folder:
+                def headers(name, version):
+                    path = Path(folder) / name / "include"
+                    path.mkdir(parents=True)
+                    (path / "cuda_runtime_api.h").write_text(f"#define CUDART_VERSION  {version}\\n")
+                    return path
+                os.environ["CUDA_HOME"] = f"{folder}/toolkit"
+                torch.__file__ = f"{folder}/site/torch/__init__.py"
+                torch.version.cuda = "12.8"
+                toolkit = headers("toolkit", 13000)
+                assert _build.cuda_include_folders() == [toolkit]     # there are no others
+                older = headers("site/nvidia/a", 12060)
+                assert _build.cuda_include_folders() == [older]       # of the same major version
+                same = headers("site/nvidia/b", 12080)
+                assert _build.cuda_include_folders() == [same]
+                torch.version.cuda = "13.0"
+                assert _build.cuda_include_folders() == [toolkit]
+                os.environ["CUDA_HOME"] = f"{folder}/none"
+                torch.__file__ = f"{folder}/elsewhere/torch/__init__.py"
+                try:
+                    _build.cuda_include_folders()
+                except plugin.BuildError as error:
+                    assert "cuda_runtime_api.h" in str(error)
+                    raise SystemExit(0)
+            raise SystemExit("no error")
+        """)
+
     def test_the_cuda_front_compiles(self):
         result = self.run_program("""
             import subprocess

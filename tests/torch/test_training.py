@@ -12,8 +12,8 @@ import environment
 environment.skip_without_pytorch()
 
 # The part of the peak that the limit leaves. More than a half only where one op needs more: the backward pass of one layer of oneDNN's LSTM uses 55% of
-# the peak at once, more than half of that as workspace.
-PARTS = {"gpt": 0.5, "conv": 0.5, "mixed": 0.5, "accumulate": 0.5, "exceptions": 0.5, "saved": 0.5, "shapes": 0.5, "lstm": 0.57}
+# the peak at once, more than half of that as workspace, and 64% with the oneDNN of PyTorch before 2.11.
+PARTS = {"gpt": 0.5, "conv": 0.5, "mixed": 0.5, "accumulate": 0.5, "exceptions": 0.5, "saved": 0.5, "shapes": 0.5, "lstm": 0.57 if environment.version() >= (2, 11) else 0.66}
 SCALE = float(os.environ.get("HR_TEST_SCALE", "1"))
 STEPS = round(20 * SCALE) if SCALE > 1 else 6
 

@@ -2,10 +2,12 @@
 
 No Python headers, ninja or setuptools are needed: the plug-in is an ordinary shared library, called through ctypes and torch.ops.
 """
+import contextlib
 import ctypes
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -47,16 +49,27 @@ def compiler():
                      "apt-get install g++; conda: conda install gxx), or set CXX to its path")
 
 
+def cuda_version_of(folder):
+    """The version of CUDA's headers in [folder], such as "13.0"; None if there are none."""
+    with contextlib.suppress(OSError):
+        found = re.search(r"#define CUDART_VERSION +(\d+)", (folder / "cuda_runtime_api.h").read_text(errors="replace"))
+        if found:
+            return f"{int(found[1]) // 1000}.{int(found[1]) % 1000 // 10}"
+    return None
+
+
 def cuda_include_folders():
-    """The headers of the CUDA toolkit: CUDA_HOME, or those that PyTorch's wheels install beside it."""
+    """The headers of the CUDA toolkit: CUDA_HOME, or those that PyTorch's wheels install beside it. Those of PyTorch's own version come first, and then
+    those of its major version, because functions and structs differ between major versions."""
     home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
     site = Path(torch.__file__).resolve().parents[1]
-    found = [Path(home) / "include"] + sorted(site.glob("nvidia/*/include"))
-    usable = [folder for folder in found if (folder / "cuda_runtime_api.h").is_file()][:1]
+    versions = {folder: cuda_version_of(folder) for folder in [Path(home) / "include", *sorted(site.glob("nvidia/*/include"))]}
+    usable = [folder for folder, version in versions.items() if version]
     if not usable:
         raise BuildError("Headroom's plug-in needs the headers of CUDA, and found no cuda_runtime_api.h. Set CUDA_HOME to the CUDA toolkit, or install the "
                          "package nvidia-cuda-runtime of PyTorch's CUDA version with pip")
-    return usable
+    wanted = torch.version.cuda or ""
+    return [min(usable, key=lambda folder: (versions[folder].split(".")[0] != wanted.split(".")[0], versions[folder] != wanted))]
 
 
 def identity(sources, cuda):
