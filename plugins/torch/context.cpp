@@ -305,6 +305,17 @@ static void end_section(const std::vector<at::Tensor> &)
 	headroom::section_end();
 }
 
+// All tensors in a value of TorchScript, such as a module.
+static std::vector<at::Tensor> tensors_of(const c10::IValue &value)
+{
+	std::vector<at::Tensor> tensors;
+	value.visit([&](const c10::IValue &part) {
+		if (part.isTensor() && part.toTensor().defined()) tensors.push_back(part.toTensor());
+		return false;
+	});
+	return tensors;
+}
+
 // A number that tells its storage apart from all others that exist, wherever its contents are.
 static int64_t identity(const at::Tensor &tensor)
 {
@@ -319,6 +330,7 @@ TORCH_LIBRARY(headroom, library)
 	library.def("keep(Tensor[] tensors) -> ()", keep);
 	library.def("hold(Tensor tensor) -> int", hold);
 	library.def("let_go(int held) -> ()", let_go);
+	library.def("tensors_of(Any value) -> Tensor[]", tensors_of);
 	library.def("section_begin(Tensor[] arguments) -> ()", headroom::section_begin);
 	library.def("section_end(Tensor[] results) -> ()", end_section);
 }

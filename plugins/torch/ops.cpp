@@ -14,6 +14,7 @@
 //   nothing runs on those.
 #include "plugin.h"
 
+#include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
@@ -172,6 +173,11 @@ void op_check()
 
 // ---- the storages of arguments ----
 
+static bool is_compressed(c10::Layout layout)
+{
+	return layout == c10::kSparseCsr || layout == c10::kSparseCsc || layout == c10::kSparseBsr || layout == c10::kSparseBsc;
+}
+
 // Calls visit(tensor) for each tensor with a storage in [value]; sparse tensors are visited as their parts.
 template <typename Visit>
 static void visit_tensor(const at::Tensor &tensor, Visit &visit)
@@ -181,6 +187,11 @@ static void visit_tensor(const at::Tensor &tensor, Visit &visit)
 		auto *sparse = static_cast<at::SparseTensorImpl *>(tensor.unsafeGetTensorImpl());
 		visit_tensor(sparse->indices(), visit);
 		visit_tensor(sparse->values(), visit);
+	} else if (is_compressed(tensor.layout())) {
+		auto *compressed = static_cast<at::SparseCsrTensorImpl *>(tensor.unsafeGetTensorImpl());
+		visit_tensor(compressed->compressed_indices(), visit);
+		visit_tensor(compressed->plain_indices(), visit);
+		visit_tensor(compressed->values(), visit);
 	} else if (tensor.unsafeGetTensorImpl()->has_storage()) {
 		visit(tensor);
 	}

@@ -147,8 +147,73 @@ def a_child_cannot_use_movable_tensors_of_its_parent():
     assert same(tensor)
 
 
+def compressed_sparse_tensors_are_announced():
+    dense = (torch.arange(1 << 18) % 7 == 0).reshape(512, 512) * torch.arange(1.0, 513)
+    vector = torch.arange(512.0)
+    expected = dense @ vector
+    for make in (dense.to_sparse_csr, dense.to_sparse_csc, lambda: dense.to_sparse_bsr((16, 16)), lambda: dense.to_sparse_bsc((16, 16))):
+        compressed = make()
+        pressure()
+        assert torch.equal(compressed.to_dense(), dense)
+        pressure()
+        if compressed.layout is torch.sparse_csr:
+            assert torch.allclose(compressed @ vector, expected)
+        pressure()
+        assert compressed.values().sum().item() == dense.sum().item() and (compressed * 2).to_dense().sum().item() == 2 * dense.sum().item()
+
+
+def functions_of_python_are_applied_to_elements():
+    a, b = numbers(), numbers(1)
+    a.apply_(lambda x: x + 1)
+    pressure()
+    a.map_(b, lambda x, y: 2 * x - y)
+    pressure()
+    assert same(a, 1)
+
+
+class Scripted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(512, 512)
+        self.register_buffer("buffer", torch.randn(512, 512))
+
+    def forward(self, x):
+        return self.linear(x) @ self.buffer
+
+
+def scripted_modules_are_saved():
+    x = torch.randn(4, 512)
+    module = torch.jit.script(nn.Sequential(Scripted(), Scripted()).eval())
+    for scripted in (module, torch.jit.freeze(module)):  # the weights of the second are constants
+        file = io.BytesIO()
+        pressure()
+        torch.jit.save(scripted, file)
+        file.seek(0)
+        loaded = torch.jit.load(file)
+        pressure()
+        assert torch.equal(loaded(x), scripted(x))
+    constant = torch.jit.trace(lambda x: x + torch.full((512, 512), 2.0), torch.ones(512, 512), check_trace=False)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "function.pt")
+        pressure()
+        constant.save(path)
+        assert torch.jit.load(path)(torch.ones(512, 512)).max().item() == 3
+
+
+def modules_are_exported():
+    module = Scripted().eval()
+    pressure()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            torch.onnx.export(module, (torch.randn(4, 512),), os.path.join(folder, "module.onnx"), dynamo=False)
+        except torch.onnx.OnnxExporterError as error:
+            assert "onnx is not installed" in str(error)  # after the graph was written
+
+
 FEATURES = (checkpointed_modules_are_recomputed, saved_tensors_are_loaded, checkpoints_larger_than_the_limit_are_loaded, files_are_mapped, copies_are_deep, storages_are_resized,
-            shared_tensors_are_seen_by_children, workers_of_a_data_loader_send_batches, a_child_cannot_use_movable_tensors_of_its_parent)
+            shared_tensors_are_seen_by_children, workers_of_a_data_loader_send_batches, a_child_cannot_use_movable_tensors_of_its_parent,
+            compressed_sparse_tensors_are_announced,
+            functions_of_python_are_applied_to_elements, scripted_modules_are_saved, modules_are_exported)
 
 
 def main():

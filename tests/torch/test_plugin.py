@@ -238,7 +238,7 @@ class Plugin(unittest.TestCase):
     def test_graphs_are_wrapped_after_a_lookup_and_a_failed_import(self):
         self.run_program("""
             import importlib.util, os, sys, tempfile
-            from headroom.torch import _compiled
+            from headroom.torch import _compiled, _imports
             with tempfile.TemporaryDirectory() as folder:
                 sys.path.insert(0, folder)
                 with open(os.path.join(folder, "stand_in.py"), "w") as file:
@@ -256,7 +256,7 @@ class Plugin(unittest.TestCase):
                 import stand_in
             assert hasattr(stand_in.CompiledFxGraph.__call__, "__wrapped__")
             assert not hasattr(stand_in.CompiledFxGraph.__call__.__wrapped__, "__wrapped__")
-            assert not any(isinstance(finder, _compiled.AfterImport) for finder in sys.meta_path)
+            assert not any(isinstance(finder, _imports.AfterImport) and finder.name == "stand_in" for finder in sys.meta_path)
             assert stand_in.CompiledFxGraph()([torch.ones(1 << 20)])[0].sum().item() == 2 << 20
         """)
 

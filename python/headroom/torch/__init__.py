@@ -15,7 +15,7 @@ import warnings
 import torch
 
 from .. import _library, _stats, sizes, start_trace, stop_trace
-from . import _addresses, _build, _compiled, _names
+from . import _addresses, _build, _compiled, _names, _script
 from ._build import BuildError, UnsupportedVersion
 
 __all__ = ["AlreadyInstalled", "BuildError", "NotInstalled", "UnsupportedVersion", "check", "holders", "install", "installed", "lms_stats", "oom_report", "pin",
@@ -101,6 +101,7 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
     if _lms:
         _addresses.Addresses(kind).install()
         _compiled.install()
+        _script.install()
     _hooks = _names.Names(plugin, kind)
     _hooks.install()
     _ops = bool(_lms or (ops if ops is not None else any(os.environ.get(name) for name in ("HEADROOM_TRACE", "HEADROOM_TENSORBOARD"))))

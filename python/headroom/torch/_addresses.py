@@ -11,7 +11,7 @@ import torch.utils.dlpack
 
 LEAVING = {torch.Tensor: ["data_ptr", "numpy", "share_memory_"],
            torch.UntypedStorage: ["data_ptr", "_share_fd_cpu_", "_share_filename_cpu_"]}
-READING = {torch.Tensor: ["tolist"],
+READING = {torch.Tensor: ["tolist", "apply_", "map_", "map2_"],
            torch.UntypedStorage: ["tolist", "__getitem__", "__setitem__", "_write_file", "_set_from_file", "byteswap", "fill_", "resize_"]}
 # Functions of torch._C that make a DLPack capsule, also for Tensor.__dlpack__. Other modules have them under public names.
 EXPORTING = ["_to_dlpack", "_to_dlpack_versioned"]
@@ -31,13 +31,15 @@ def as_tensor(value):
 
 
 @contextlib.contextmanager
-def held(value):
-    tensor = as_tensor(value)
-    pin = torch.ops.headroom.hold(tensor)
+def held(*values):
+    pins = []
     try:
+        for value in values:
+            pins.append(torch.ops.headroom.hold(as_tensor(value)))
         yield
     finally:
-        torch.ops.headroom.let_go(pin)
+        for pin in pins:
+            torch.ops.headroom.let_go(pin)
 
 
 class Addresses:
@@ -62,7 +64,7 @@ class Addresses:
             if leaves:
                 torch.ops.headroom.keep([as_tensor(value)])
                 return original(value, *args, **kwargs)
-            with held(value):
+            with held(value, *(other for other in args if isinstance(other, torch.Tensor) and self.is_ours(other))):
                 return original(value, *args, **kwargs)
 
         setattr(owner, name, method)
