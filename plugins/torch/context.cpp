@@ -114,6 +114,9 @@ static std::string out_of_memory_text()
 std::string failure_text(hr_status status)
 {
 	std::string repeat = take_failed_repeat();
+	if (status == HR_FORKED)
+		return "Headroom: this process is a fork of the one that made the tensor, and the tensor may move there. Call headroom.torch.pin(tensor) before the fork, "
+			"or start the process in another way, such as DataLoader(..., multiprocessing_context=\"spawn\")";
 	if (status == HR_OUT_OF_MEMORY) return out_of_memory_text();
 	return std::string("Headroom: ") + hr_last_message() + (repeat.empty() ? "" : ": " + repeat);
 }

@@ -4,7 +4,6 @@
 
 #include <c10/core/CPUAllocator.h>
 
-#include <pthread.h>
 #include <sys/sysinfo.h>
 
 namespace headroom {
@@ -23,12 +22,10 @@ static hr_status wait_for_stream(hr_stream stream)
 }
 
 static c10::Allocator *previous_allocator;
-static bool forked; // this process is a fork of the one that installed the plug-in
 
 struct CpuAllocator final : c10::Allocator {
 	c10::DataPtr allocate(size_t bytes) override
 	{
-		// A forked child must not use objects of its parent (headroom.h, "fork").
 		if (forked) return previous_allocator->allocate(bytes);
 		return headroom::allocate(bytes, c10::Device(c10::DeviceType::CPU));
 	}
@@ -74,7 +71,7 @@ extern "C" HR_API hr_status headroom_torch_install_cpu(const headroom::Settings 
 	status = open_allocator(device, *settings, {c10::DeviceType::CPU, cpu_stream, settings->rests_on_copy != 0, nullptr, wait_for_stream});
 	if (status) return status;
 	previous_allocator = c10::GetCPUAllocator();
-	pthread_atfork(nullptr, nullptr, [] { forked = true; });
+	handle_forks();
 	c10::SetCPUAllocator(instance, 100);
 	return HR_OK;
 }

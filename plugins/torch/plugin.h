@@ -6,6 +6,7 @@
 //     recipes.cpp    how dropped results of ops are computed again
 //     collectives.cpp tensors of torch.distributed, which are used after their op has returned
 //     guard.cpp      addresses for storages that are not pinned
+//     fork.cpp       tensors in the child of a fork
 //     front_cpu.cpp  CPU tensors on Headroom's emulated device
 //     front_cuda.cpp CUDA tensors; compiled only if PyTorch has CUDA and its headers are found
 //
@@ -75,6 +76,10 @@ enum RecomputeSetting {
 // A resting address that nothing may access. guard_open() is called first; it returns false if the system has no addresses left.
 bool guard_open();
 void *guard_address(size_t bytes);
+
+// True in the child of a fork, which must not call Headroom: it can use blocks, and tensors that are kept.
+extern bool forked;
+void handle_forks();
 
 // The one front of the process, and the allocator it was given. Set once, before the first allocation.
 extern FrontTable front;
@@ -160,6 +165,10 @@ hr_status keep_record(Record *record);
 
 // Its address without access, which no other storage has.
 void *record_identity(Record *record);
+
+// No other thread changes a record between the two calls, so that a fork finds them whole.
+void records_lock();
+void records_unlock();
 
 // Records with at least one pin, for tests.
 int64_t pinned_records();

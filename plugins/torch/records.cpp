@@ -44,6 +44,16 @@ void record_release(Record *record)
 	if (record->references.fetch_sub(1) == 1) delete record;
 }
 
+void records_lock()
+{
+	table().lock.lock();
+}
+
+void records_unlock()
+{
+	table().lock.unlock();
+}
+
 // ---- allocation ----
 
 static c10::DataPtr allocate_block(size_t bytes, c10::Device device)
@@ -136,6 +146,7 @@ static bool take_on_host(Record *record);
 void give_up_pins(Record *record)
 {
 	int pins;
+	if (forked) return; // the tensor is the parent's
 	{
 		std::lock_guard<std::mutex> guard(table().lock);
 		pins = record->pins;
@@ -267,6 +278,15 @@ Record *record_of(c10::StorageImpl *storage)
 
 // ---- pins ----
 
+// A child of a fork shares the memory of kept tensors with its parent.
+static hr_status pin_in_child(Record *const *records, size_t count)
+{
+	for (size_t i = 0; i < count; i++)
+		if (!records[i]->kept) return HR_FORKED;
+	for (size_t i = 0; i < count; i++) records[i]->references++;
+	return HR_OK;
+}
+
 static hr_status engine_pin(Record *const *records, const hr_access *accesses, size_t count)
 {
 	c10::SmallVector<hr_pin, 32> pins; // not of the thread: the call may repeat ops, which pin too
@@ -276,6 +296,7 @@ static hr_status engine_pin(Record *const *records, const hr_access *accesses, s
 
 hr_status pin_records(Record *const *records, const hr_access *accesses, size_t count)
 {
+	if (forked) return pin_in_child(records, count);
 	hr_status status = engine_pin(records, accesses, count);
 	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = engine_pin(records, accesses, count);
 	if (status) return status;
@@ -377,7 +398,7 @@ static void name_if_workspace(Record *record)
 	name_record(record, workspace);
 }
 
-void unpin_records(Record *const *records, size_t count, Record *const *fresh, size_t fresh_count)
+static void unpin_in_engine(Record *const *records, size_t count, Record *const *fresh, size_t fresh_count)
 {
 	c10::SmallVector<hr_tensor, 32> tensors;
 	for (size_t i = 0; i < count; i++)
@@ -386,6 +407,11 @@ void unpin_records(Record *const *records, size_t count, Record *const *fresh, s
 		if (take_allocation_pin(fresh[i]) && forget_pin(fresh[i])) tensors.push_back(fresh[i]->tensor);
 	for (size_t i = 0; i < fresh_count; i++) name_if_workspace(fresh[i]);
 	engine_unpin(tensors.data(), tensors.size());
+}
+
+void unpin_records(Record *const *records, size_t count, Record *const *fresh, size_t fresh_count)
+{
+	if (!forked) unpin_in_engine(records, count, fresh, fresh_count);
 	for (size_t i = 0; i < count; i++) record_release(records[i]);
 	for (size_t i = 0; i < fresh_count; i++) record_release(fresh[i]);
 	if (table().undestroyed_count.load(std::memory_order_relaxed) && !is_repeating()) destroy_others();

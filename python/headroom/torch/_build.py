@@ -21,7 +21,7 @@ import torch
 from .. import _library
 
 OLDEST = (2, 9)
-SOURCES = ["context", "records", "ops", "recipes", "collectives", "guard", "front_cpu"]
+SOURCES = ["context", "records", "ops", "recipes", "collectives", "guard", "fork", "front_cpu"]
 CUDA_SOURCES = ["front_cuda", "cuda_streams", "cuda_private", "cuda_pools", "cuda_stats", "cuda_snapshot"]
 # NDEBUG as PyTorch itself is compiled: the layout of its structs depends on it.
 FLAGS = ["-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"]
