@@ -411,6 +411,11 @@ HR_API HR_CHECK_RESULT hr_status hr_stream_import(hr_device device, uint64_t nat
 /* Waits for the work on [stream], then destroys the stream. Memory freed on a destroyed stream stays safe to reuse. */
 HR_API hr_status hr_stream_destroy(hr_device device, hr_stream stream);
 
+/* Unregisters an imported stream without any call of the device: for a stream that is captured into a graph, on which nothing can be
+ * recorded or waited for. All work that the stream was given before must be done (hr_stream_synchronize before the capture), because
+ * from now on Headroom takes it for done. HR_INVALID_ARGUMENT: not an imported stream. */
+HR_API hr_status hr_stream_forget(hr_device device, hr_stream stream);
+
 /* Waits until all work on [stream] is done. Returns an error that the device reported meanwhile. */
 HR_API HR_CHECK_RESULT hr_status hr_stream_synchronize(hr_device device, hr_stream stream);
 

@@ -146,7 +146,6 @@ static bool take_on_host(Record *record);
 void give_up_pins(Record *record)
 {
 	int pins;
-	if (forked) return; // the tensor is the parent's
 	{
 		std::lock_guard<std::mutex> guard(table().lock);
 		pins = record->pins;
@@ -184,6 +183,7 @@ static void destroy_others()
 // PyTorch has freed the storage, so no op can use it any more, except work that is queued to the stream already.
 static void destroy_record(Record *record)
 {
+	if (forked) return; // the tensor is the parent's
 	give_up_pins(record);
 	if (take_on_host(record)) hr_tensor_host_end(record->tensor);
 	destroy_tensor(record);

@@ -61,6 +61,44 @@ static void imports_are_known(void)
 	if (now->strict) CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_import(handle, 0xDEADBEEF, &b));
 }
 
+static void forgotten_imports_are_not_used(void)
+{
+	hr_native_stream native;
+	hr_stream a, b, own;
+	int64_t waits = 0;
+	if (!has_streams()) {
+		CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_forget(handle, 1));
+		return;
+	}
+	CHECK_STATUS(HR_OK, hr__call_stream_create(device->physical, &native));
+	CHECK_STATUS(HR_OK, hr_stream_import(handle, native, &a));
+	CHECK_STATUS(HR_OK, hr_stream_create(handle, &own));
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, a));
+	uint64_t freed = hr__device_epoch(device);
+	CHECK_STATUS(HR_OK, hr_stream_forget(handle, a));
+	uint64_t calls = hr_backend_calls();
+	CHECK_STATUS(HR_OK, hr__device_order(device, own, hr__stream_bit(a), freed, &waits));
+	CHECK_EQ(waits, 0);
+	CHECK_STATUS(HR_OK, hr__device_order(device, HR_STREAM_HOST, hr__stream_bit(a), freed + 100, &waits));
+	CHECK_STATUS(HR_OK, hr__device_order(device, own, hr__stream_bit(a), freed + 100, &waits));
+	CHECK_EQ(hr_backend_calls(), calls); /* neither waited for nor recorded on, whatever was freed with its bit */
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_synchronize(handle, a));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_forget(handle, a));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_forget(handle, own)); /* Headroom would lose its stream */
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_forget(handle, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_stream_forget(handle, HR_STREAM_HOST));
+	CHECK_STATUS(HR_OK, hr_stream_import(handle, native, &b)); /* it still exists */
+	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, b));
+	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, b));
+	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, own));
+	CHECK_STATUS(HR_OK, hr__call_stream_destroy(device->physical, native));
+}
+
+static void test_forgotten_imports_are_neither_waited_for_nor_used(void)
+{
+	on_each_device(forgotten_imports_are_not_used);
+}
+
 static void test_imported_streams_are_known_by_one_number(void)
 {
 	on_each_device(imports_are_known);
@@ -599,8 +637,8 @@ static void test_every_system_call_may_fail_and_nothing_leaks(void)
 	}
 }
 
-TEST_MAIN(T(test_streams_come_and_go), T(test_imported_streams_are_known_by_one_number), T(test_a_stream_keeps_order),
-          T(test_a_stream_waits_for_another), T(test_order_covers_what_was_freed_before), T(test_events_mark_moments),
+TEST_MAIN(T(test_streams_come_and_go), T(test_imported_streams_are_known_by_one_number),
+          T(test_forgotten_imports_are_neither_waited_for_nor_used), T(test_a_stream_keeps_order), T(test_a_stream_waits_for_another), T(test_order_covers_what_was_freed_before), T(test_events_mark_moments),
           T(test_the_number_of_events_is_the_requested_one), T(test_marks_are_waited_for_and_not_what_follows),
           T(test_the_latest_marks_are_kept), T(test_host_calls_run_in_order_and_none_is_lost),
           T(test_threads_with_streams_do_not_mix), T(test_memory_reused_across_streams_is_never_touched_by_two),

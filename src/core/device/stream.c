@@ -15,7 +15,8 @@
  *
  * Reuse of slots
  *
- * Destroying S raises the epoch to n, waits for S, and sets done[S] = n: every earlier free is covered. A block freed later may
+ * Destroying S raises the epoch to n, waits for S, and sets done[S] = n: every earlier free is covered. Forgetting S does the same without
+ * the wait, which its caller has done. A block freed later may
  * still have bit S from before. Then either the slot is empty (nothing to wait for) or it holds a newer stream (waiting for it is
  * unnecessary but harmless). Everything that the old stream of a slot had waited for was complete when the stream was destroyed, so
  * a new stream could even inherit row T of synced; the row is cleared anyway, so that the table states only what is true. Column T
@@ -653,6 +654,15 @@ static hr_status synchronize(hr__device *device, hr_stream stream)
 	return HR_OK;
 }
 
+/* Empties the slot of a stream whose work is done. */
+static void unregister(hr__physical *physical, hr_stream stream)
+{
+	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock) && stream != HR_STREAM_DEFAULT);
+	forget_ring(physical, stream);
+	physical->streams->imported &= ~bit(stream);
+	hr__store_release(&physical->stream_mask, hr__load_relaxed(&physical->stream_mask) & ~bit(stream));
+}
+
 HR_API hr_status hr_stream_destroy(hr_device handle, hr_stream stream)
 {
 	hr_status status;
@@ -668,13 +678,26 @@ HR_API hr_status hr_stream_destroy(hr_device handle, hr_stream stream)
 	hr__lock_take(&physical->stream_lock);
 	if (!is_live(physical, stream)) status = no_such_stream(device, stream); /* two threads destroy it at the same time */
 	else if (!(physical->streams->imported & bit(stream))) status = hr__call_stream_destroy(physical, native_of(physical, stream));
-	if (status == HR_OK) {
-		forget_ring(physical, stream);
-		physical->streams->imported &= ~bit(stream);
-		hr__store_release(&physical->stream_mask, hr__load_relaxed(&physical->stream_mask) & ~bit(stream));
-	}
+	if (status == HR_OK) unregister(physical, stream);
 	hr__lock_release(&physical->stream_lock);
 	return status;
+}
+
+HR_API hr_status hr_stream_forget(hr_device handle, hr_stream stream)
+{
+	hr_status status;
+	hr__device *device = hr__device_of(handle, &status);
+	if (!device) return status;
+	hr__physical *physical = device->physical;
+	hr__lock_take(&physical->stream_lock);
+	bool imported = is_live(physical, stream) && physical->streams->imported & bit(stream);
+	if (imported) {
+		raise_to(&physical->streams->done[stream], raise_epoch(physical));
+		unregister(physical, stream);
+	}
+	hr__lock_release(&physical->stream_lock);
+	return imported ? HR_OK : hr__fail(HR_INVALID_ARGUMENT, "%s has no imported stream %u; hr_stream_destroy is for streams of hr_stream_create",
+	                                   device->name, stream);
 }
 
 HR_API hr_status hr_stream_synchronize(hr_device handle, hr_stream stream)
