@@ -43,9 +43,9 @@ target_compile_definitions(fake_cuda_old PRIVATE FAKE_CUDA_OLD)
 
 # A program that uses CUDA and not Headroom, also linked to the driver, and a module that it loads. Not sanitized, as programs that others compile.
 if(TARGET headroom)
-	add_executable(cuda_program EXCLUDE_FROM_ALL tests/cuda/program.c tests/cuda/obtain.c)
-	add_executable(cuda_program_linked EXCLUDE_FROM_ALL tests/cuda/program.c tests/cuda/obtain.c)
-	add_library(cuda_program_module MODULE EXCLUDE_FROM_ALL tests/cuda/obtain.c)
+	add_executable(cuda_program tests/cuda/program.c tests/cuda/obtain.c)
+	add_executable(cuda_program_linked tests/cuda/program.c tests/cuda/obtain.c)
+	add_library(cuda_program_module MODULE tests/cuda/obtain.c)
 	set_target_properties(cuda_program_module PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/cuda)
 	target_compile_definitions(cuda_program_linked PRIVATE LINKED)
 	target_link_libraries(cuda_program_linked PRIVATE fake_cuda_whole)

@@ -102,7 +102,7 @@ static void make_again(hr__lms *lms, hr__tensor *tensor, hr_stream stream)
 	hr__store_relaxed(&tensor->evict_first, 0); /* if it was not dropped yet, it stays */
 	if (hr__word_place(word) == HR__PLACE_EVICTED) (void)hr__lms_prefetch(tensor, word); /* it could not be dropped */
 	if (hr__word_place(word) != HR__PLACE_DROPPED) return;
-	if (!hr__recompute(tensor, word, stream, false, &done) && done) hr__lms_count(&lms->stats.num_planned_recomputes, 1);
+	if (!hr__recompute(tensor, word, stream, HR__THEN_KEEP, &done) && done) hr__lms_count(&lms->stats.num_planned_recomputes, 1);
 }
 
 static void carry_out(hr__lms *lms, const hr__planned_act *act, hr_tensor handle, hr_stream stream)

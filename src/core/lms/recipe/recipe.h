@@ -202,8 +202,9 @@ void hr__drop_end(hr__tensor *tensor);
 /* ---- running (recompute.c) ---- */
 
 enum hr__recompute_then {
-	HR__THEN_PIN,   /* the tensor is pinned */
-	HR__THEN_DETACH /* it is taken from its recipe, before another thread can drop it again */
+	HR__THEN_KEEP = 1, /* the tensor stays resident as long as others do not need its memory */
+	HR__THEN_PIN,      /* it is pinned */
+	HR__THEN_DETACH    /* it is taken from its recipe, before another thread can drop it again */
 };
 /* Runs the recipe of a tensor that was DROPPED when [word] was read, on [stream]; HR_STREAM_HOST: on the default stream. *done: the
  * tensor is RESIDENT now, and [then] was done. HR_OK without *done: its state has changed, so look again. */
