@@ -13,7 +13,7 @@ Each row is a process of its own:
     native, headroom   PyTorch's allocator; Headroom as the allocator, no limit
     lms                Large Model Support without a limit: what the announcement of ops costs
     limits             Large Model Support at each limit. A fraction is of the peak of live bytes in the row headroom
-    moving             the same with recompute=False: nothing is computed again
+    recomputing        the same with recompute=True
     save_on_cpu, checkpoint    PyTorch's own means: saved tensors in pinned host memory; gradient checkpointing
 
 A line for each step has its time, its exact loss, and what the step added to the counters of headroom.torch.lms_stats(). The table has the median of the
@@ -31,7 +31,7 @@ from pathlib import Path
 
 from torch_workloads import ROOT, WORKLOADS, environment, gpt2, install, memory, run_child, synchronize
 
-LIMITED = {"limits": "limit", "moving": "moving"}  # and what the titles of the row begin with
+LIMITED = {"limits": "limit", "recomputing": "recomputing"}  # and what the titles of the row begin with
 WITH_LMS = ("lms", *LIMITED)
 ROWS = ("native", "headroom", *WITH_LMS, "save_on_cpu", "checkpoint")
 PROFILED_STEPS = 3
@@ -125,8 +125,8 @@ def measure(options):
     if options.deterministic:
         make_deterministic()
     chosen = settings(options.install) if options.row in WITH_LMS else {}
-    if options.row == "moving":
-        chosen["recompute"] = False
+    if options.row == "recomputing":
+        chosen["recompute"] = True
     limit = int(options.limits) if options.limits else None
     install(options.allocator, options.device, limit=limit, lms=options.row in WITH_LMS, **chosen)
     torch.manual_seed(1)
@@ -205,10 +205,10 @@ def print_table(options, results):
               ("num_prefetch_misses", 1, 1), ("num_mismatches", 1, 1), ("num_steps_planned", 1, 2), ("bytes_stitched", GB, 2)]
     good = [result for result in results.values() if "failed" not in result]
     exact = ", deterministic" if options.deterministic else ""
-    print(f"\n{options.model}, {options.steps} steps{exact}; counters for one step, of the last half\n{'row':<14}" + "".join(f"{head:>10}" for head in heads) + "  losses")
+    print(f"\n{options.model}, {options.steps} steps{exact}; counters for one step, of the last half\n{'row':<18}" + "".join(f"{head:>10}" for head in heads) + "  losses")
     for title, result in results.items():
         cells = [f"{result[name] / scale:.{digits}f}" if name in result else "-" for name, scale, digits in fields]
-        print(f"{title:<14}" + "".join(f"{text:>10}" for text in cells) + f"  {'failed' if 'failed' in result else same(result, good[0])}")
+        print(f"{title:<18}" + "".join(f"{text:>10}" for text in cells) + f"  {'failed' if 'failed' in result else same(result, good[0])}")
 
 
 def run_all(options):
@@ -237,7 +237,7 @@ def main():
     parser.add_argument("--rows", default="native,headroom,limits", help=f"of {','.join(ROWS)}; default native,headroom,limits")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--deterministic", action="store_true", help="deterministic algorithms; rows that differ are a failure")
-    parser.add_argument("--install", action="append", default=[], metavar="KEY=VALUE", help="an argument of headroom.torch.install for the rows lms, limits and moving, such as policy=lru")
+    parser.add_argument("--install", action="append", default=[], metavar="KEY=VALUE", help="an argument of headroom.torch.install for the rows lms, limits and recomputing, such as policy=lru")
     parser.add_argument("--profile", metavar="FILE", help="record three more steps of each row with a limit")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the program")

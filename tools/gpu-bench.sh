@@ -70,7 +70,7 @@ part_plugin_workloads() {
 }
 
 part_plugin_lms() {
-	torch_bench 330 bench/torch_lms.py --rows native,headroom,lms,limits,moving,save_on_cpu,checkpoint
+	torch_bench 330 bench/torch_lms.py --rows native,headroom,lms,limits,save_on_cpu,checkpoint
 }
 
 # Whether losses at a limit are the same to the bit.
@@ -103,7 +103,7 @@ for part in "${parts[@]}"; do
 	case $part in
 	steps) grep -E '^(plain:|policy |learned |lru )' $build/gpu-bench-steps.log ;;
 	rounds) sed -n '/^evicted and restored/,$p' $build/gpu-bench-rounds.log ;;
-	plugin*) grep -E '^ +(workload|gpt2|resnet|unet|serve) |^ +gpt2(var|ckpt) |^fragmentation:|^  (native|expandable|headroom) |^(row|native|headroom|lms|limit|moving|save_on_cpu|checkpoint) |^[a-z0-9]+, [0-9]+ steps|^DIFFERENT' \
+	plugin*) grep -E '^ +(workload|gpt2|resnet|unet|serve) |^ +gpt2(var|ckpt) |^fragmentation:|^  (native|expandable|headroom) |^(row|native|headroom|lms|limit|save_on_cpu|checkpoint) |^[a-z0-9]+, [0-9]+ steps|^DIFFERENT' \
 		"$build/gpu-bench-$part.log" ;;
 	esac
 done

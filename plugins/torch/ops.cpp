@@ -391,7 +391,7 @@ static void adopt_outputs(const Frame &frame, const at::RecordFunction &function
 static bool may_be_repeated(const OpInfo &info, const Frame &frame)
 {
 	static const hr_name gradients = hr_name_intern("gradients"), optimizer = hr_name_intern("optimizer");
-	return info.repeatable && !frame.failed && !frame.on_host && names.tag != gradients && names.tag != optimizer;
+	return info.repeatable && !frame.results_are_last && !frame.failed && !frame.on_host && names.tag != gradients && names.tag != optimizer;
 }
 
 static void end_recipes(Frame &frame, const at::RecordFunction &function)
@@ -471,7 +471,7 @@ static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &f
 	if (thread.ops++ == 0 && lms_enabled) begin_outermost();
 	if (function.seqNr() >= 0 && names.scope != HR_NAME_NONE) forward_scopes().set(function.seqNr(), names.scope);
 	if (lms_enabled && !info->transparent) pin_inputs(frame, function, *info);
-	frame.results_are_last = info->transparent || info->only_calls_ops;
+	frame.results_are_last = info->transparent || info->only_calls_ops || (info->repeatable && is_autocast(*info->repeatable));
 	if (recompute_setting && may_be_repeated(*info, frame)) frame.recipe = begin_recipe(*info->repeatable, thread.op, function.inputs());
 	return nullptr;
 }

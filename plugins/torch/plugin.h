@@ -187,6 +187,7 @@ struct RepeatableOp {
 	int running[2] = {-1, -1};   // of arguments that it updates while the argument [training] is true
 	int training = -1;
 	bool is_product = false;     // its time does not follow from the bytes that it reads and writes
+	bool has_autocast = false;   // autocast has a kernel for it, which casts the arguments and calls the op again
 	hr_name name = HR_NAME_NONE;
 };
 
@@ -200,6 +201,8 @@ using PendingRecipe = std::unique_ptr<Recipe, RecipeDeleter>;
 const RepeatableOp *repeatable_op(const c10::FunctionSchema &schema);
 // Whether its kernel does nothing but call other ops.
 bool only_calls_ops(const c10::FunctionSchema &schema);
+// Whether the op, as called now, only casts its arguments and calls itself again.
+bool is_autocast(const RepeatableOp &op);
 
 // The op begins, and its arguments are pinned. NULL if one cannot be kept.
 PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments);

@@ -6,7 +6,7 @@
 // - A movable argument is kept as its shape and its place among the recipe's inputs, not as a tensor: the program can free it, and the engine knows
 //   whether its contents can still be had. It ends the recipe when the program writes to an argument.
 // - Any other argument is kept as a tensor, and its storage is a source of the recipe. The engine is told before an op writes to it. Storages that are not movable and not small are not kept: the op gets no recipe.
-// - Ops nest. An outer op's recipe replaces those of the ops inside it. Results of an outer op that is not repeatable have no recipe, unless the op only
+// - Ops nest. An outer op's recipe replaces those of the ops inside it, unless it only casts arguments for autocast: recipes run without autocast. Results of an outer op that is not repeatable have no recipe, unless the op only
 //   calls other ops: its kernel may have written to them without an op.
 // - A repeated op runs below autograd and autocast, on the device and stream of the pin, without the callbacks of ops.cpp. Its results are new
 //   storages, whose memory the dropped tensors take over (hr_tensor_take).
@@ -39,6 +39,11 @@ namespace headroom {
 static c10::Device device_of_tensors()
 {
 	return front.type == c10::DeviceType::CPU ? c10::Device(front.type) : c10::Device(front.type, 0);
+}
+
+static c10::DispatchKey autocast_key()
+{
+	return front.type == c10::DeviceType::CPU ? c10::DispatchKey::AutocastCPU : c10::DispatchKey::AutocastCUDA;
 }
 
 // ---- which ops ----
@@ -75,6 +80,7 @@ const RepeatableOp *repeatable_op(const c10::FunctionSchema &schema)
 	if (!handle) return nullptr;
 	auto *op = new RepeatableOp{*handle}; // recipes of any thread refer to it
 	op->is_product = is_product;
+	op->has_autocast = handle->hasKernelForDispatchKey(autocast_key());
 	op->name = hr_name_intern(schema.name().c_str());
 	for (const RandomOp &random : RANDOM_OPS)
 		if (!std::strcmp(random.name, name)) op->probability = argument_index(schema, random.probability);
@@ -83,6 +89,11 @@ const RepeatableOp *repeatable_op(const c10::FunctionSchema &schema)
 	op->running[1] = argument_index(schema, "running_var");
 	op->training = argument_index(schema, "training");
 	return op;
+}
+
+bool is_autocast(const RepeatableOp &op)
+{
+	return op.has_autocast && !c10::impl::tls_is_dispatch_key_excluded(autocast_key());
 }
 
 bool only_calls_ops(const c10::FunctionSchema &schema)

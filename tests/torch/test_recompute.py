@@ -166,9 +166,29 @@ class Rules(unittest.TestCase):
             assert y[:9].tolist() == expected
         """)
 
-    def test_recompute_false_moves_everything(self):
+    def test_autocast_is_not_needed_to_repeat_an_op(self):
         self.run_program("""
-            install(_always_recompute=False, recompute=False)
+            def train():
+                torch.manual_seed(5)
+                model = torch.nn.Sequential(torch.nn.Linear(512, 512), torch.nn.GELU(), torch.nn.Linear(512, 512))
+                x = torch.rand(1024, 512)
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    product = torch.addmm(torch.ones(512), x, model[0].weight)
+                    y = model(product)
+                if plugin.installed():
+                    evict_all()
+                y.float().square().mean().backward()
+                return [parameter.grad.double().sum().item() for parameter in model.parameters()]
+            expected = train()
+            install()
+            assert train() == expected
+            assert recomputes() >= 2, plugin.lms_stats()
+            plugin.check()
+        """)
+
+    def test_nothing_is_recomputed_unless_asked_for(self):
+        self.run_program("""
+            install(_always_recompute=False)
             y = torch.rand(MIB // 4).exp()
             evict_all()
             y.sum().item()

@@ -55,7 +55,7 @@ def _check_host_limit(limit):
         raise ValueError(f"limit is {sizes.format_size(limit)}, above the host's memory of {sizes.format_size(host)}. Give less, or None for all of it")
 
 
-def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=None, spill_dir=None, policy=None, verify=False, ops=None, recompute=True,
+def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=None, spill_dir=None, policy=None, verify=False, ops=None, recompute=False,
             _rests_on_copy=False, _always_recompute=False):
     """Makes Headroom the allocator of PyTorch's tensors on [device]: "cuda", before the first CUDA tensor, or "cpu".
 
@@ -63,7 +63,7 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
     lms         Large Model Support: tensors that no op is using are moved to the host when the limit is reached; None = as HEADROOM_LMS says, or off
     movable     the least size of a tensor that is moved
     host_limit, spill_dir, policy, verify    as in docs/lms.md
-    recompute   whether results of ops may be dropped and computed again, where that is cheaper than moving them
+    recompute   whether results of ops may be dropped and computed again, where that is cheaper than moving them. Experimental
     ops         whether memory is named after the ops that allocate it, which takes about 0.3 us for each op; None = with lms, and while a recording runs
 
     A failure leaves PyTorch as it was: AlreadyInstalled, BuildError, UnsupportedVersion, RuntimeError (no CUDA device, or it was used already), ValueError (a bad
