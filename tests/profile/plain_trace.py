@@ -159,7 +159,7 @@ class Ledger:
     def __init__(self, trace):
         self.devices = {name: {"limit": limit, "now": 0, "peak": 0, "peak_time": 0, "peak_live": [], "blocks": [], "totals": [], "out": 0, "in": 0}
                         for name, limit in trace.devices.values()}
-        self.steps, self.ops, live, running, copies, step = [], {}, {}, {}, {}, None
+        self.steps, self.ops, live, freed, running, copies, step = [], {}, {}, {}, {}, {}, None
         for event in trace.events:
             self.end = event.time
             device = self.devices[trace.devices[trace.allocators[event.allocator][1]][0]] if event.allocator else None
@@ -178,9 +178,12 @@ class Ledger:
             elif event.kind == FREE:
                 block = live.pop((event.allocator, event.address))
                 block.end = event.time
+                freed[event.allocator, event.address] = block
                 self.count(device, -block.bytes, event.time)
             elif event.kind == EVICT:
                 device["out"] += event.bytes
+                if event.address2 >> 62 == 3:  # dropped: it is freed first, and is the same tensor when it is recomputed
+                    copies[event.allocator, event.address2] = freed[event.allocator, event.address].birth
                 if event.bytes and (event.allocator, event.address) in live:
                     copies[event.allocator, event.address2] = live[event.allocator, event.address].birth
             elif event.kind == RESTORE:
