@@ -70,7 +70,7 @@ endif()
 
 # The example as a dynamically linked program, which loads libheadroom_analysis.so when it is needed.
 if(TARGET headroom)
-	add_executable(profile_shared EXCLUDE_FROM_ALL examples/profile.c)
+	add_executable(profile_shared examples/profile.c)
 	set_target_properties(profile_shared PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/profile)
 	target_link_libraries(profile_shared PRIVATE headroom::headroom)
 	add_dependencies(profile_shared headroom_analysis)
