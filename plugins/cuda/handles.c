@@ -1,6 +1,6 @@
 /* handles.c - physical memory (cuMemCreate), which has a handle and no address of its own.
  *
- * A handle's memory is free when it has been released as often as it was created or retained, and is mapped nowhere. Until then it is one block in the
+ * A handle's memory is free when it has been released as often as it was created or retained, and is not mapped. Until then it is one block in the
  * ledger, at an address made up for it: made-up addresses are above all that a process can have, increase, and are never used again.
  *
  * One lock is held during the driver's calls, since the driver uses the numbers of released handles again. The calls take tens of microseconds. */

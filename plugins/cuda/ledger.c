@@ -88,7 +88,7 @@ static void write_report(void *unused, hr_oom_report report)
 	size_t length = hr_oom_format_text(report, text, sizeof text - 1);
 	if (length > sizeof text - 2) length = sizeof text - 2;
 	if (length > 0 && text[length - 1] != '\n') text[length++] = '\n';
-	if (write(STDERR_FILENO, text, length) < 0) length = 0; /* there is nowhere else to write it */
+	if (write(STDERR_FILENO, text, length) < 0) length = 0; /* there is no other place to write it */
 	pthread_mutex_unlock(&one);
 }
 

@@ -84,7 +84,7 @@ static void write_line(char *line, size_t capacity, int length)
 {
 	size_t bytes = length < 0 ? 0 : (size_t)length < capacity - 1 ? (size_t)length : capacity - 2;
 	line[bytes++] = '\n';
-	if (write(STDERR_FILENO, line, bytes) < 0) return; /* there is nowhere else to say it */
+	if (write(STDERR_FILENO, line, bytes) < 0) return; /* there is no other place to write it */
 }
 
 void hr__settings_say(const char *format, ...)

@@ -26,7 +26,7 @@ typedef struct hr__plan_op {
 	uint32_t first_use; /* index of its first use; its uses end where those of the next op begin */
 	bool pure;          /* it may run again: that takes as long, and makes the tensors that it creates as they were. Tensors that it
 	                     * writes but does not create are neither read nor written then */
-	uint32_t until;     /* pure: it may run again only before this op and earlier ones, whoever writes its inputs; 0 = no such limit */
+	uint32_t until;     /* pure: it may run again only before this op and earlier ones, because a later op changes its inputs; 0 = no such limit */
 } hr__plan_op;
 
 typedef struct hr__plan_tensor {

@@ -178,7 +178,7 @@ void hr__drop_end(hr__tensor *tensor)
 	if (!hr__load_relaxed(&tensor->ghost)) count_dropped(tensor->lms, -(int64_t)tensor->device_bytes);
 }
 
-/* From here on only the recipe has the contents, and whoever would end it recomputes the tensor first. */
+/* From here on only the recipe has the contents, and a call that ends the recipe recomputes the tensor first. */
 static hr_status begin_drop(hr__tensor *tensor)
 {
 	hr__lms *lms = tensor->lms;

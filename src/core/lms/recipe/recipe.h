@@ -41,14 +41,14 @@
  *
  * A thread RUNS a recipe from recipe->running = true to false, both under the lock. Meanwhile
  *   - the recipe's dropped outputs that it computes are RECOMPUTING, which is exclusive access
- *   - its inputs stay its inputs: whoever would end the recipe, or make a ghost of an input, waits
+ *   - its inputs stay its inputs: a thread that ends the recipe, or makes a ghost of an input, waits
  *   - then it pins the inputs, which may run their recipes first, and calls the program's function
  *
  * NO DEADLOCK. A thread that runs a recipe waits for these only:
  *   1  another thread that runs a recipe that is older, because it pins an input that is dropped. The chain of such waits ends at a
  *      thread that waits for none
  *   2  threads with exclusive access to a tensor for another reason (EVICTING, RESTORING, MOVING, DESTROYING). They wait for no
- *      recipe: moving a tensor never recomputes one, and whoever destroys ends the recipes before it claims the tensor
+ *      recipe: moving a tensor never recomputes one, and a thread that destroys a tensor ends the recipes before it claims the tensor
  * It does not wait for memory that other threads have pinned (hr__pin_wait_for_room), because other threads may wait for it; its pins
  * fail instead, all of it is undone, and the outermost pin, which then runs nothing, may wait. It does not wait for a recipe to end
  * or to stop running because it wants to write or destroy an input: that is refused (hr__recompute_is_running). A thread that does
