@@ -271,8 +271,8 @@ static void marks_are_waited_for(void)
 	int64_t waits = 0;
 	uint64_t first, second, third, at_first = 0, at_second = 0, at_third = 0;
 	if (!has_streams()) {
-		CHECK_STATUS(HR_OK, hr__device_mark(device, 0, &first));
-		CHECK_STATUS(HR_OK, hr__device_mark(device, 0, &second));
+		CHECK_STATUS(HR_OK, hr__device_mark_timed(device, 0, &first));
+		CHECK_STATUS(HR_OK, hr__device_mark_timed(device, 0, &second));
 		CHECK_LT(first, second);
 		CHECK_STATUS(HR_OK, hr__device_order(device, 0, 1, first, &waits));
 		CHECK_STATUS(HR_OK, hr__device_wait_idle(device, 1, first));
@@ -287,10 +287,10 @@ static void marks_are_waited_for(void)
 	for (unsigned char round = 1; round < 10; round++) {
 		CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&a, 0), round, 100, one));
 		uint64_t freed = hr__device_epoch(device);
-		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &first));
+		CHECK_STATUS(HR_OK, hr__device_mark_timed(device, one, &first));
 		CHECK_GT(first, freed);
 		hold(native_one);
-		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &second));
+		CHECK_STATUS(HR_OK, hr__device_mark_timed(device, one, &second));
 		/* Neither call waits for the blocked work. */
 		waits = 0;
 		CHECK_STATUS(HR_OK, hr__device_order(device, two, UINT64_C(1) << one, freed, &waits));
@@ -303,7 +303,7 @@ static void marks_are_waited_for(void)
 		if (now->real) CHECK_STATUS(HR_NOT_READY, hr__device_mark_time(device, one, second, &at_second));
 		let_go();
 		CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&a, 0), 0, 100, one));
-		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &third));
+		CHECK_STATUS(HR_OK, hr__device_mark_timed(device, one, &third));
 		CHECK_STATUS(HR_OK, hr__device_wait_idle(device, UINT64_C(1) << one, first));
 		CHECK_STATUS(HR_OK, hr__device_mark_time(device, one, second, &at_second));
 		CHECK_STATUS(HR_OK, hr__device_wait_idle(device, UINT64_C(1) << one, second));
@@ -315,7 +315,7 @@ static void marks_are_waited_for(void)
 	CHECK_STATUS(HR_INVALID_HANDLE, hr__device_mark_time(device, two, first, &at_first));
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, one));
 	CHECK_STATUS(HR_INVALID_HANDLE, hr__device_mark_time(device, one, third, &at_first));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark(device, one, &first));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark_timed(device, one, &first));
 	CHECK_STATUS(HR_OK, hr_stream_destroy(handle, two));
 	give(&a);
 }
@@ -337,7 +337,7 @@ static void marks_are_many(void)
 	CHECK_STATUS(HR_OK, hr__stream_native(device, one, &native_one));
 	for (int i = 0; i < ALL; i++) {
 		if (i % 100 == 0) CHECK_STATUS(HR_OK, hr__call_compute(device->physical, 1000, native_one));
-		CHECK_STATUS(HR_OK, hr__device_mark(device, one, &marks[i]));
+		CHECK_STATUS(HR_OK, hr__device_mark_timed(device, one, &marks[i]));
 	}
 	int64_t waits = 0;
 	CHECK_STATUS(HR_OK, hr__device_order(device, 0, UINT64_C(1) << one, marks[0] - 1, &waits)); /* forgotten: a later mark */
@@ -481,7 +481,7 @@ static void reuse_blocks(void *argument, unsigned index)
 		CHECK_STATUS(HR_OK, hr_stream_fill(handle, at(&reuse.memory, offset), wanted[round], 60, stream));
 		CHECK_STATUS(HR_OK, hr_stream_copy(handle, &seen[round], at(&reuse.memory, offset + round % 60), 1, HR_COPY_TO_HOST, stream));
 		give_shared(block, UINT64_C(1) << stream);
-		if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr__device_mark(device, stream, NULL)); /* half of the frees have a mark */
+		if (hr_rand_below(&seed, 2)) CHECK_STATUS(HR_OK, hr__device_mark_timed(device, stream, NULL)); /* half of the frees have a mark */
 		if (stream && hr_rand_below(&seed, 16) == 0) { /* another stream gets the slot while blocks still have its number */
 			CHECK_STATUS(HR_OK, hr_stream_destroy(handle, stream));
 			CHECK_STATUS(HR_OK, hr_stream_create(handle, &stream));
@@ -527,7 +527,7 @@ static hr_status everything(void)
 	if (status == HR_OK && has_streams()) status = hr_stream_create(handle, &stream);
 	if (status == HR_OK) status = hr_stream_wait_stream(handle, stream, 0);
 	if (status == HR_OK) status = hr_stream_fill(handle, at(&a, 0), 1, 10, stream);
-	if (status == HR_OK) status = hr__device_mark(device, stream, &mark);
+	if (status == HR_OK) status = hr__device_mark_timed(device, stream, &mark);
 	if (status == HR_OK) status = hr__device_order(device, 0, UINT64_C(1) << stream, mark - 1, &waits);
 	if (status == HR_OK) status = hr__device_wait_idle(device, UINT64_C(1) << stream, mark - 1);
 	if (status == HR_OK && has_streams()) {

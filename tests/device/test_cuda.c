@@ -508,13 +508,13 @@ static void test_time_stays_fine_over_hours(void)
 	uint64_t marks[COUNT], at[COUNT], first;
 	fake_cuda_load("whole");
 	hr__device *device = opened("GPU:0");
-	CHECK_STATUS(HR_OK, hr__device_mark(device, HR_STREAM_DEFAULT, &first));
+	CHECK_STATUS(HR_OK, hr__device_mark_timed(device, HR_STREAM_DEFAULT, &first));
 	uint64_t start = mark_time(device, first);
 	for (int round = 0; round < 3; round++) {
 		fake.advance_clock(hour);
 		uint64_t began = hr__os()->clock_ns();
 		for (int i = 0; i < COUNT; i++) {
-			CHECK_STATUS(HR_OK, hr__device_mark(device, HR_STREAM_DEFAULT, &marks[i]));
+			CHECK_STATUS(HR_OK, hr__device_mark_timed(device, HR_STREAM_DEFAULT, &marks[i]));
 			fake.advance_clock(apart);
 		}
 		uint64_t busy = hr__os()->clock_ns() - began; /* time of the driver's clock meanwhile */
@@ -573,7 +573,7 @@ static void use_everything(void)
 	CHECK_STATUS(HR_OK, hr_stream_wait_stream(device, stream, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_copy(device, &seen, block, 1, HR_COPY_TO_HOST, stream));
 	uint64_t mark, ns;
-	CHECK_STATUS(HR_OK, hr__device_mark(opened("GPU:0"), stream, &mark));
+	CHECK_STATUS(HR_OK, hr__device_mark_timed(opened("GPU:0"), stream, &mark));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(device, stream));
 	CHECK_STATUS(HR_OK, hr__device_mark_time(opened("GPU:0"), stream, mark, &ns));
 	CHECK_EQ(seen, 7);
@@ -660,12 +660,12 @@ static hr_status use_streams(hr_device handle, hr__device *device)
 	if (status != HR_OK) return status;
 	uint64_t mask = 1 | UINT64_C(1) << stream, mark = 0, ns;
 	status = hr__device_order(device, stream, mask, hr__device_epoch(device), &waits);
-	if (status == HR_OK) status = hr__device_mark(device, stream, &mark);
+	if (status == HR_OK) status = hr__device_mark_timed(device, stream, &mark);
 	if (status == HR_OK) status = hr__device_order(device, HR_STREAM_DEFAULT, mask, mark - 1, &waits);
 	if (status == HR_OK) status = hr__device_wait_idle(device, mask, mark - 1);
 	if (status == HR_OK) status = hr__device_mark_time(device, stream, mark, &ns);
 	if (status == HR_OK) fake.advance_clock(UINT64_C(3000000000)); /* so that the clock gets another base */
-	if (status == HR_OK) status = hr__device_mark(device, stream, &mark);
+	if (status == HR_OK) status = hr__device_mark_timed(device, stream, &mark);
 	if (status == HR_OK) status = hr__device_wait_idle(device, mask, mark - 1);
 	if (status == HR_OK) status = hr__device_mark_time(device, stream, mark, &ns);
 	if (status == HR_OK) status = hr__device_wait_idle(device, mask, hr__device_epoch(device));

@@ -128,7 +128,7 @@ static uint64_t compute_ns(const struct chain *chain, enum kind kind)
 static uint64_t time_now(void)
 {
 	uint64_t mark, ns;
-	CHECK_STATUS(HR_OK, hr__device_mark(here.lms->device, here.stream, &mark));
+	CHECK_STATUS(HR_OK, hr__device_mark_timed(here.lms->device, here.stream, &mark));
 	CHECK_STATUS(HR_OK, hr__device_mark_time(here.lms->device, here.stream, mark, &ns));
 	return ns;
 }

@@ -130,7 +130,7 @@ static struct level level_now(void)
 	hr_fault_os_live(&level.live);
 	if (!here.real) { /* the stream's own time */
 		uint64_t mark;
-		CHECK_STATUS(HR_OK, hr__device_mark(here.lms->device, here.stream, &mark));
+		CHECK_STATUS(HR_OK, hr__device_mark_timed(here.lms->device, here.stream, &mark));
 		CHECK_STATUS(HR_OK, hr__device_mark_time(here.lms->device, here.stream, mark, &level.time));
 	}
 	return level;

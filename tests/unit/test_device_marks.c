@@ -6,7 +6,7 @@
 static uint64_t mark(hr_stream stream)
 {
 	uint64_t epoch = 0, before = hr__device_epoch(device);
-	CHECK_STATUS(HR_OK, hr__device_mark(device, stream, &epoch));
+	CHECK_STATUS(HR_OK, hr__device_mark_timed(device, stream, &epoch));
 	CHECK_GT(epoch, before);
 	return epoch;
 }
@@ -118,8 +118,8 @@ static void test_a_full_ring_drops_its_oldest_marks(void)
 	CHECK_STATUS(HR_INVALID_HANDLE, time_status(one, UINT64_MAX));
 	CHECK_STATUS(HR_INVALID_HANDLE, time_status(63, marks[ALL - 1]));
 	CHECK_STATUS(HR_INVALID_HANDLE, time_status(HR_STREAM_MAX, marks[ALL - 1]));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark(device, 63, NULL));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark(device, HR_STREAM_MAX, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark_timed(device, 63, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark_timed(device, HR_STREAM_MAX, NULL));
 }
 
 static void test_waiting_on_the_host_is_for_the_mark_too(void)
@@ -519,8 +519,8 @@ static void test_a_device_without_streams_marks_what_is_done(void)
 	uint64_t freed = hr__device_epoch(device), ns, calls = hr_backend_calls();
 	uint64_t first = mark(HR_STREAM_DEFAULT), second = mark(HR_STREAM_DEFAULT);
 	CHECK_LT(first, second);
-	CHECK_STATUS(HR_OK, hr__device_mark(device, HR_STREAM_DEFAULT, NULL));
-	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark(device, 1, NULL));
+	CHECK_STATUS(HR_OK, hr__device_mark_timed(device, HR_STREAM_DEFAULT, NULL));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr__device_mark_timed(device, 1, NULL));
 	CHECK_STATUS(HR_OK, hr__device_wait_idle(device, 1, freed));
 	CHECK_STATUS(HR_UNSUPPORTED, hr__device_mark_time(device, HR_STREAM_DEFAULT, first, &ns));
 	CHECK_STR(hr_last_message(), "CPU:0 does not report when work was done");
@@ -565,10 +565,10 @@ static void test_a_mark_that_failed_changes_nothing(void)
 		mark(one);
 	}
 	hr_backend_fail_nth(1, true, HR_DEVICE_ERROR); /* no event can be created */
-	CHECK_STATUS(HR_DEVICE_ERROR, hr__device_mark(device, one, &number));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr__device_mark_timed(device, one, &number));
 	hr_backend_fail_nth(0, false, HR_OK);
 	hr_backend_fail_nth(2, false, HR_DEVICE_ERROR); /* recording fails */
-	CHECK_STATUS(HR_DEVICE_ERROR, hr__device_mark(device, one, &number));
+	CHECK_STATUS(HR_DEVICE_ERROR, hr__device_mark_timed(device, one, &number));
 	hr_backend_fail_nth(0, false, HR_OK);
 	CHECK_EQ(number, 4711);
 	CHECK_EQ(time_of(one, oldest), MS);
@@ -595,7 +595,7 @@ static void test_no_memory_for_marks_is_an_error(void)
 	hr_stream one = new_stream();
 	uint64_t number = 4711;
 	hr_fault_os_fail_nth(1, false, ENOMEM);
-	CHECK_STATUS(HR_NO_HOST_MEMORY, hr__device_mark(device, one, &number));
+	CHECK_STATUS(HR_NO_HOST_MEMORY, hr__device_mark_timed(device, one, &number));
 	CHECK_CONTAINS(hr_last_message(), "the marks of a stream");
 	hr_fault_os_fail_nth(0, false, 0);
 	CHECK_EQ(number, 4711);

@@ -70,12 +70,13 @@
 #define SPARE_EVENTS HR_STREAM_MAX /* of each kind */
 #define WAITED_EVENTS HR_STREAM_MAX
 
-/* Marks use timed events, which cost more to record on some devices; all others use plain ones. */
+/* Timed marks use timed events, which cost more to record on some devices; all others use plain ones. */
 typedef enum event_kind { PLAIN, TIMED, EVENT_KINDS } event_kind;
 
 typedef struct mark {
 	uint64_t epoch; /* number of the mark */
 	hr_native_event event;
+	event_kind kind;
 } mark;
 
 /* Mark i of a stream, counting from 0, is in slot i % HR__MARKS until HR__MARKS more were made. */
@@ -87,6 +88,7 @@ typedef struct ring {
 /* The event of a mark for which threads are waiting outside the lock. */
 typedef struct waited_event {
 	hr_native_event event;
+	event_kind kind;
 	uint32_t threads;
 	bool forgotten; /* the ring dropped its mark: the last thread puts the event into spare */
 } waited_event;
@@ -258,13 +260,13 @@ static waited_event *find_waited(hr__streams *streams, hr_native_event event)
 }
 
 /* Prevents reuse of the event of a mark until release_event. False when too many events are held already. */
-static bool hold_event(hr__streams *streams, hr_native_event event)
+static bool hold_event(hr__streams *streams, const mark *of)
 {
-	waited_event *found = find_waited(streams, event);
+	waited_event *found = find_waited(streams, of->event);
 	if (!found) {
 		if (streams->waited_count == WAITED_EVENTS) return false;
 		found = &streams->waited[streams->waited_count++];
-		*found = (waited_event){ .event = event };
+		*found = (waited_event){ .event = of->event, .kind = of->kind };
 	}
 	found->threads++;
 	return true;
@@ -277,23 +279,23 @@ static void release_event(hr__physical *physical, hr_native_event event)
 	waited_event *found = find_waited(streams, event);
 	HR_ASSERT(found && found->threads > 0);
 	if (--found->threads > 0) return;
-	if (found->forgotten) put_event(physical, TIMED, event);
+	if (found->forgotten) put_event(physical, found->kind, event);
 	*found = streams->waited[--streams->waited_count];
 }
 
-/* Called for the event of a mark that leaves its ring. */
-static void forget(hr__physical *physical, hr_native_event event)
+/* Called for a mark that leaves its ring. */
+static void forget(hr__physical *physical, const mark *gone)
 {
-	waited_event *found = find_waited(physical->streams, event);
+	waited_event *found = find_waited(physical->streams, gone->event);
 	if (found) found->forgotten = true;
-	else put_event(physical, TIMED, event);
+	else put_event(physical, gone->kind, gone->event);
 }
 
 static void forget_ring(hr__physical *physical, hr_stream stream)
 {
 	ring *gone = physical->streams->rings[stream];
 	if (!gone) return;
-	for (uint64_t i = first_mark(gone); i < gone->made; i++) forget(physical, mark_at(gone, i)->event);
+	for (uint64_t i = first_mark(gone); i < gone->made; i++) forget(physical, mark_at(gone, i));
 	physical->streams->rings[stream] = NULL;
 	hr__os()->free(gone, sizeof *gone);
 }
@@ -309,15 +311,15 @@ static hr_status need_ring(hr__streams *streams, hr_stream stream)
 }
 
 /* Uses an event other than that of the oldest mark, so that a failure loses no mark. */
-static hr_status add_mark(hr__physical *physical, hr_stream stream, uint64_t *epoch)
+static hr_status add_mark(hr__physical *physical, hr_stream stream, event_kind kind, uint64_t *epoch)
 {
-	mark made;
+	mark made = { .kind = kind };
 	hr_status status = need_ring(physical->streams, stream);
-	if (status == HR_OK) status = record(physical, stream, TIMED, &made.event, &made.epoch);
+	if (status == HR_OK) status = record(physical, stream, kind, &made.event, &made.epoch);
 	if (status != HR_OK) return status;
 	ring *of = physical->streams->rings[stream];
 	HR_ASSERT(of->made == 0 || mark_at(of, of->made - 1)->epoch < made.epoch);
-	if (of->made >= HR__MARKS) forget(physical, mark_at(of, of->made - HR__MARKS)->event);
+	if (of->made >= HR__MARKS) forget(physical, mark_at(of, of->made - HR__MARKS));
 	of->marks[of->made++ % HR__MARKS] = made;
 	*epoch = made.epoch;
 	return HR_OK;
@@ -441,7 +443,7 @@ static hr_status event_above(hr__physical *physical, hr_stream stream, uint64_t 
 {
 	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	const mark *found = oldest_above(physical->streams->rings[stream], epoch);
-	*held = found && hold_event(physical->streams, found->event);
+	*held = found && hold_event(physical->streams, found);
 	if (!*held) return record(physical, stream, PLAIN, event, covers);
 	*event = found->event;
 	*covers = found->epoch;
@@ -488,7 +490,7 @@ hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch
 	return status;
 }
 
-hr_status hr__device_mark(hr__device *device, hr_stream stream, uint64_t *epoch)
+static hr_status make_mark(hr__device *device, hr_stream stream, event_kind kind, uint64_t *epoch)
 {
 	hr__physical *physical = device->physical;
 	hr_status status = HR_OK;
@@ -497,13 +499,23 @@ hr_status hr__device_mark(hr__device *device, hr_stream stream, uint64_t *epoch)
 	if (hr__has_streams(physical)) {
 		hr__lock_take(&physical->stream_lock);
 		if (!is_live(physical, stream)) status = no_such_stream(device, stream); /* destroyed meanwhile */
-		else status = add_mark(physical, stream, &number);
+		else status = add_mark(physical, stream, kind, &number);
 		hr__lock_release(&physical->stream_lock);
 	} else {
 		number = raise_epoch(physical); /* all earlier work is done already */
 	}
 	if (status == HR_OK && epoch) *epoch = number;
 	return status;
+}
+
+hr_status hr__device_mark(hr__device *device, hr_stream stream, uint64_t *epoch)
+{
+	return make_mark(device, stream, PLAIN, epoch);
+}
+
+hr_status hr__device_mark_timed(hr__device *device, hr_stream stream, uint64_t *epoch)
+{
+	return make_mark(device, stream, TIMED, epoch);
 }
 
 bool hr__device_has_finished(hr__device *device, hr_stream stream, uint64_t epoch)
@@ -532,8 +544,10 @@ hr_status hr__device_mark_time(hr__device *device, hr_stream stream, uint64_t ep
 	}
 	hr__lock_take(&physical->stream_lock);
 	const mark *found = stream < HR_STREAM_MAX ? oldest_above(physical->streams->rings[stream], epoch - 1) : NULL;
-	if (found && found->epoch == epoch) {
+	if (found && found->epoch == epoch && found->kind == TIMED) {
 		status = hr__call_event_time(physical, found->event, ns);
+	} else if (found && found->epoch == epoch) {
+		status = hr__fail(HR_INVALID_HANDLE, "%s: mark %llu of stream %u was made without a time", device->name, (unsigned long long)epoch, stream);
 	} else {
 		status = hr__fail(HR_INVALID_HANDLE, "%s: mark %llu of stream %u is not known any more; the last %u of a stream are kept", device->name,
 		                  (unsigned long long)epoch, stream, HR__MARKS);

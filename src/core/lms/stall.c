@@ -32,7 +32,7 @@ void hr__stall_note(hr__lms *lms, hr_stream stream, uint64_t restored)
 {
 	HR_ASSERT(lms->enabled);
 	uint64_t waited;
-	if (hr__device_mark(lms->device, stream, &waited) != HR_OK) return;
+	if (hr__device_mark_timed(lms->device, stream, &waited) != HR_OK) return;
 	hr__lock_take(&lms->lock);
 	if (lms->stall_count == HR__STALLS_MAX) settle(lms);
 	if (lms->stall_count < HR__STALLS_MAX)

@@ -115,7 +115,7 @@ static void pause_op(hr__lms *lms, hr_stream stream)
 {
 	const hr__pin_group *group = hr__pin_group_of_thread();
 	uint64_t mark;
-	if (!group->depth || group->context != lms->handle.id || !is_timing(lms) || hr__device_mark(lms->device, timed_on(stream), &mark)) return;
+	if (!group->depth || group->context != lms->handle.id || !is_timing(lms) || hr__device_mark_timed(lms->device, timed_on(stream), &mark)) return;
 	hr__lock_take(&lms->lock);
 	if (hr__follow_is_joined(lms, group)) hr__record_end_interval(&lms->learned->now, mark);
 	hr__lock_release(&lms->lock);
@@ -133,7 +133,7 @@ void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_strea
 	hr__learned *learned = lms->learned;
 	hr__pin_group *group = hr__pin_group_of_thread();
 	uint64_t mark = 0;
-	if (is_timing(lms) && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
+	if (is_timing(lms) && hr__device_mark_timed(lms->device, timed_on(stream), &mark)) mark = 0;
 	hr__lock_take(&lms->lock);
 	bool joined = hr__follow_is_joined(lms, group) && group->ops && group->ops == learned->now.ops.count;
 	if (learned->recording && (joined || hr__record_op(&learned->now))) {
@@ -152,12 +152,19 @@ void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_strea
 	hr__lock_release(&lms->lock);
 }
 
+/* Marks the end of an op; 0 = no mark. With a mark after each op, a stream that waits for memory of one op does not wait for the next. */
+static uint64_t mark_end(hr__lms *lms, hr_stream stream)
+{
+	uint64_t mark = 0;
+	if (!hr__learned_was_pressed(lms)) return 0;
+	hr_status status = is_timing(lms) ? hr__device_mark_timed(lms->device, stream, &mark) : hr__device_mark(lms->device, stream, &mark);
+	return status == HR_OK ? mark : 0;
+}
+
 void hr__learned_unpinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	hr__learned *learned = lms->learned;
-	uint64_t mark = 0;
-	/* With a mark after each op, a stream that waits for memory of one op does not wait for the next. */
-	if (hr__learned_was_pressed(lms) && hr__device_mark(lms->device, timed_on(stream), &mark)) mark = 0;
+	uint64_t mark = mark_end(lms, timed_on(stream));
 	hr__lock_take(&lms->lock);
 	if (learned->recording) hr__record_end_interval(&learned->now, mark);
 	hr__record_time(lms->device, &learned->now, 4);

@@ -32,7 +32,7 @@ static uint64_t bit(hr_stream stream)
 static uint64_t mark_before(hr__lms *lms, hr_stream stream, uint64_t bytes)
 {
 	uint64_t number = 0;
-	if (hr__learned_times_copy(lms, bytes) && hr__device_mark(lms->device, stream, &number) != HR_OK) return 0;
+	if (hr__learned_times_copy(lms, bytes) && hr__device_mark_timed(lms->device, stream, &number) != HR_OK) return 0;
 	return number;
 }
 
@@ -40,7 +40,7 @@ static uint64_t mark_before(hr__lms *lms, hr_stream stream, uint64_t bytes)
 static uint64_t mark_after(hr__lms *lms, hr_stream stream, uint64_t bytes, uint64_t before)
 {
 	uint64_t number;
-	if (hr__device_mark(lms->device, stream, &number) != HR_OK) return hr__device_epoch(lms->device);
+	if (hr__device_mark_timed(lms->device, stream, &number) != HR_OK) return hr__device_epoch(lms->device);
 	if (before) hr__learned_copied(lms, stream == lms->out_stream, bytes, before, number);
 	return number - 1;
 }
