@@ -373,6 +373,8 @@ void hr__learned_recipe_ended(const hr__tensor *tensor);
 void hr__learned_ghost(hr__tensor *ghost, uint32_t planned);
 /* Whether the plan needs the memory of a ghost that was computed. With the lock. */
 bool hr__learned_keeps_ghost(const hr__tensor *ghost);
+/* Whether, by the plan, the memory of an evicted tensor is not free yet, because its copy takes longer. With the lock. */
+bool hr__learned_is_copied_later(const hr__tensor *tensor);
 /* Value of evicting a tensor that the plan keeps, more than 0: the later its next use, the higher. [alone]: and the fewer its
  * bytes, the higher. */
 double hr__learned_eviction_score(hr__lms *lms, const hr__tensor *tensor, bool alone);

@@ -32,6 +32,14 @@ void hr__again_drop_later(hr__tensor *tensor, uint64_t word, uint32_t free_at)
 	hr__state_end_eviction(tensor, HR__PLACE_RESIDENT);
 }
 
+bool hr__learned_is_copied_later(const hr__tensor *tensor)
+{
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
+	const hr__learned *learned = tensor->lms->learned;
+	if (!learned || !hr__load_relaxed(&tensor->evict_first) || learned->turn == HR__PLAN_NEVER) return false;
+	return tensor->evict_number > hr__again_free_number(learned, learned->turn);
+}
+
 bool hr__learned_keeps_ghost(const hr__tensor *ghost)
 {
 	HR_ASSERT(hr__lock_is_mine(&ghost->lms->lock));

@@ -469,16 +469,41 @@ static hr_status evict_all(struct victims *victims, hr_stream stream, uint64_t *
 	return first;
 }
 
+/* Bytes of whole pages that are missing if free pages are stitched for the request; UINT64_MAX = they cannot be. */
+static uint64_t missing_pages(hr__lms *lms, const hr__pressure *pressure)
+{
+	bool can = !pressure->pages && pressure->alignment <= lms->allocator->page;
+	return can ? hr__blocks_missing(lms->allocator, pressure->size) : UINT64_MAX;
+}
+
+/* By the plan, the copy of the one tensor that was chosen is not done yet: takes tensors instead that are free earlier, if they have enough
+ * pages. The host waits for these pages then, but the device does not wait for the copy. */
+static bool choose_earlier_pages(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
+{
+	HR_ASSERT(victims->count == 1);
+	hr__tensor *single = victims->tensors[0];
+	struct victims pages = { .count = 0 };
+	if (!hr__learned_is_copied_later(single)) return false;
+	uint64_t missing = missing_pages(lms, pressure);
+	if (missing == UINT64_MAX || !choose_pages(lms, missing, &pages)) return false;
+	bool earlier = true;
+	for (uint32_t i = 0; i < pages.count; i++)
+		earlier &= hr__load_relaxed(&pages.tensors[i]->evict_first) && pages.tensors[i]->evict_number < single->evict_number;
+	const struct victims *left = earlier ? victims : &pages;
+	for (uint32_t i = 0; i < left->count; i++) hr__state_end_eviction(left->tensors[i], HR__PLACE_RESIDENT);
+	if (earlier) *victims = pages;
+	return earlier;
+}
+
 /* Chooses and claims victims. */
 static enum hr__alloc_source choose(hr__lms *lms, const hr__pressure *pressure, struct victims *victims)
 {
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	/* Pages must be idle to be stitched, so the host waits for their copies; memory that stays mapped makes only streams wait. So
 	 * stitching is not considered for tensors that the policy evicts: their memory is likely to be in one piece. */
-	uint64_t missing = UINT64_MAX;
-	if (allowed == HR__RECLAIM_ANY && !pressure->pages && pressure->alignment <= lms->allocator->page)
-		missing = hr__blocks_missing(lms->allocator, pressure->size);
-	if (pressure->round == 0 && choose_single(lms, pressure, missing, victims)) return HR__SOURCE_SINGLE_RECLAIM;
+	uint64_t missing = allowed == HR__RECLAIM_ANY ? missing_pages(lms, pressure) : UINT64_MAX;
+	if (pressure->round == 0 && choose_single(lms, pressure, missing, victims))
+		return choose_earlier_pages(lms, pressure, victims) ? HR__SOURCE_MULTI_RECLAIM : HR__SOURCE_SINGLE_RECLAIM;
 	if (missing != UINT64_MAX && choose_pages(lms, missing, victims)) return HR__SOURCE_MULTI_RECLAIM;
 	if (pressure->pages || pressure->round > 1 || !choose_row(lms, pressure, victims))
 		choose_some(lms, pressure->round ? pressure->size / 4 + 1 : pressure->size, victims);
