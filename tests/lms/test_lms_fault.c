@@ -422,7 +422,7 @@ static void slow_down_link(void)
 	hr__lms *context;
 	suspend();
 	if (hr__lms_of(here.allocator, &context) == HR_OK && context->learned)
-		context->learned->link.out = context->learned->link.in = 1000000;
+		context->learned->link.out = context->learned->link.in = (hr__link_speed){ .bytes = 1000000, .ns = 1000000000 };
 	resume();
 }
 

@@ -2,6 +2,25 @@
 #include "core/lms/policy/link.h"
 
 #define GUESS UINT64_C(50000000000) /* bytes per second, until a copy was timed */
+#define REMEMBERED (UINT64_C(16) << 30) /* bytes of copies; older ones count half */
+
+static void add(hr__link_speed *speed, uint64_t bytes, uint64_t ns)
+{
+	uint64_t rate = (uint64_t)((double)bytes * 1e9 / (double)ns);
+	if (rate > 2 * speed->fastest) speed->bytes = speed->ns = 0;
+	if (rate > speed->fastest) speed->fastest = rate;
+	if (rate < speed->fastest / 2) return;
+	speed->bytes += bytes;
+	speed->ns += ns;
+	if (speed->bytes < REMEMBERED) return;
+	speed->bytes /= 2;
+	speed->ns /= 2;
+}
+
+static uint64_t bytes_per_s(const hr__link_speed *speed, uint64_t otherwise)
+{
+	return speed->ns ? (uint64_t)((double)speed->bytes * 1e9 / (double)speed->ns) : otherwise;
+}
 
 void hr__link_note(hr__link *link, hr__link_copy copy)
 {
@@ -19,20 +38,18 @@ void hr__link_time(hr__link *link, const hr__lms *lms)
 		if (hr__device_mark_time(lms->device, stream, copy->before, &begin) ||
 		    hr__device_mark_time(lms->device, stream, copy->mark, &end))
 			continue;
-		if (end <= begin + HR__LINK_COPY_NS) continue;
-		double rate = (double)copy->bytes * 1e9 / (double)(end - begin - HR__LINK_COPY_NS);
-		uint64_t *fastest = copy->out ? &link->out : &link->in;
-		if (rate < 1e13 && (uint64_t)rate > *fastest) *fastest = (uint64_t)rate;
+		/* Plans add the fixed cost to each copy. */
+		if (end > begin + HR__LINK_COPY_NS) add(copy->out ? &link->out : &link->in, copy->bytes, end - begin - HR__LINK_COPY_NS);
 	}
 	link->copy_count = 0;
 }
 
 uint64_t hr__link_out(const hr__link *link)
 {
-	return link->out ? link->out : GUESS;
+	return bytes_per_s(&link->out, GUESS);
 }
 
 uint64_t hr__link_in(const hr__link *link)
 {
-	return link->in ? link->in : hr__link_out(link);
+	return bytes_per_s(&link->in, hr__link_out(link));
 }

@@ -1,5 +1,7 @@
-/* link.h - speed of copies between device and host: the fastest copy seen is what the link can do. Private to the learned policy;
- * under the context's lock. */
+/* link.h - speed of copies between device and host: the mean of the copies that were timed, weighted by bytes; newer copies count more.
+ * It is lower than the speed of the fastest copy, because copies in both directions slow each other down. Copies that took more than
+ * twice as long as the fastest do not count: the host queued them late, for example because it had to pin memory. Private to the
+ * learned policy; under the context's lock. */
 #ifndef HR_LMS_LINK_H
 #define HR_LMS_LINK_H
 
@@ -15,8 +17,13 @@ typedef struct hr__link_copy {
 	uint64_t bytes;
 } hr__link_copy;
 
+typedef struct hr__link_speed {
+	uint64_t bytes, ns; /* sums over copies; 0 = none yet */
+	uint64_t fastest;   /* bytes per second */
+} hr__link_speed;
+
 typedef struct hr__link {
-	uint64_t out, in; /* bytes per second, the fastest seen; 0 = none yet */
+	hr__link_speed out, in;
 	hr__link_copy copies[HR__LINK_COPIES];
 	uint32_t copy_count;
 } hr__link;

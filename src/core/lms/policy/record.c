@@ -216,6 +216,16 @@ void hr__record_time(hr__device *device, hr__record *record, uint32_t most)
 	}
 }
 
+void hr__record_wait(hr__device *device, const hr__record *record)
+{
+	for (uint32_t i = record->intervals.count; i-- > record->timed;) {
+		const hr__recorded_interval *last = &HR__RECORD_AT(hr__recorded_interval, record->intervals, i);
+		if (!last->end) continue;
+		(void)hr__device_wait_idle(device, hr__stream_bit(last->stream), last->end - 1); /* an op whose time stays unknown counts as taking none */
+		return;
+	}
+}
+
 bool hr__record_is_timed(const hr__record *record)
 {
 	return record->measured && record->timed == record->intervals.count;

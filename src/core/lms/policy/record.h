@@ -105,6 +105,8 @@ void hr__record_end_interval(hr__record *record, uint64_t mark);
 void hr__record_close_intervals(hr__record *record);
 /* Reads the times of up to [most] intervals whose marks are done: a few at a time while a step runs. */
 void hr__record_time(hr__device *device, hr__record *record, uint32_t most);
+/* Waits until the device has done the ops whose times are not known. Without the lock; the record must not change meanwhile. */
+void hr__record_wait(hr__device *device, const hr__record *record);
 /* Whether the times of all ops are known, or never will be. */
 bool hr__record_is_timed(const hr__record *record);
 

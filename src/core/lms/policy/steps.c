@@ -154,6 +154,23 @@ static void use_times(const hr__learned *learned, hr__record *record)
 	record->timed = record->intervals.count;
 }
 
+/* Before a plan is made of the last record: waits for the device, if it is behind and no equal step before has times. */
+static void know_times(hr__lms *lms)
+{
+	HR_ASSERT(lms->learned->planning);
+	hr__learned *learned = lms->learned;
+	for (bool waited = false;; waited = true) {
+		hr__lock_take(&lms->lock);
+		hr__record_time(lms->device, &learned->last, UINT32_MAX);
+		keep_times(learned, &learned->last);
+		use_times(learned, &learned->last);
+		bool known = hr__record_is_timed(&learned->last);
+		hr__lock_release(&lms->lock);
+		if (known || waited) return;
+		hr__record_wait(lms->device, &learned->last);
+	}
+}
+
 /* Whether the times of ops are no longer those of the active plan: the first steps of a program are not typical. */
 static bool times_have_changed(const hr__learned *learned, const hr__record *record)
 {
@@ -277,14 +294,14 @@ static void begin_step(hr__lms *lms)
 		learned->wants_plan = true;
 	bool plans = learned->wants_plan && !learned->planning;
 	if (plans) {
-		hr__record_time(lms->device, &learned->last, UINT32_MAX);
-		keep_times(learned, &learned->last);
-		use_times(learned, &learned->last);
 		learned->planning = true;
 		learned->wants_plan = false;
 	}
 	hr__lock_release(&lms->lock);
-	if (plans) make_plan_noted(lms, in_use);
+	if (plans) {
+		know_times(lms);
+		make_plan_noted(lms, in_use);
+	}
 
 	hr__lock_take(&lms->lock);
 	if (plans) learned->planning = false;
