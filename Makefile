@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?=
 
 .DEFAULT_GOAL := all
-.PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize op-table examples install format clean
+.PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize op-table examples install uninstall format clean
 
 all: build/.setup-build ## the library and the command, at build/headroom
 	@. tools/lib.sh && configure build "" && build build product
@@ -49,6 +49,9 @@ install: all ## to PREFIX (/usr/local); DESTDIR is put in front
 	@[ -n "$(DESTDIR)" ] || case "$(PREFIX)" in \
 		/usr|/usr/local) ldconfig 2>/dev/null || true ;; \
 		*) echo "programs find the library there with LD_LIBRARY_PATH=$(PREFIX)/lib, or when they are linked with -Wl,-rpath,$(PREFIX)/lib" ;; esac
+
+uninstall: all ## remove from PREFIX what install puts there
+	@tools/uninstall.sh build "$(PREFIX)"
 
 format: ## clang-format on all C files
 	@tools/check-format.sh --fix

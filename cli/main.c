@@ -6,6 +6,7 @@
 #include "command.h"
 #include "core/os/os.h"
 #include "headroom_analysis.h"
+#include "pages/pages.h"
 #include "analysis/import/quote.h"
 #include "terminal/term.h"
 
@@ -35,6 +36,8 @@ static void print_help(void)
 		print_command(commands[i]->name, commands[i]->summary);
 	print_command("help", "this text, or that of a command: headroom help replay");
 	printf("\n'headroom COMMAND --help' lists the options of a command, with examples.\n"
+	       "'headroom help --man [COMMAND]' prints the manual page, and\n"
+	       "'headroom help --completion SHELL' the completion of bash, zsh or fish.\n"
 	       "'headroom --version' prints the version.\n"
 	       "SIZE is a number of bytes with an optional unit: 1073741824, 1GiB, 1.5G, 512MB.\n"
 	       "Exit status: " HR__EXIT_HELP ".\n");
@@ -60,8 +63,25 @@ static bool asks_for_help(const char *text)
 	return strcmp(text, "help") == 0 || strcmp(text, "--help") == 0 || strcmp(text, "-h") == 0;
 }
 
+static int print_man(int count, char **texts)
+{
+	const hr__command *command = count > 0 ? find_command(texts[0]) : NULL;
+	if (count > 0 && !command) return unknown_command(texts[0]);
+	hr__man_print(commands, COMMANDS, command);
+	return HR__EXIT_DONE;
+}
+
+static int print_completion(int count, char **texts)
+{
+	char quoted[HR__QUOTE_BYTES];
+	if (count > 0 && hr__completion_print(commands, COMMANDS, texts[0])) return HR__EXIT_DONE;
+	return hr__complain("--completion takes bash, zsh or fish%s%s", count > 0 ? ", not " : "", count > 0 ? hr__quote(texts[0], strlen(texts[0]), quoted) : "");
+}
+
 static int help_about(int count, char **texts)
 {
+	if (count > 0 && strcmp(texts[0], "--man") == 0) return print_man(count - 1, texts + 1);
+	if (count > 0 && strcmp(texts[0], "--completion") == 0) return print_completion(count - 1, texts + 1);
 	if (count == 0 || asks_for_help(texts[0])) {
 		print_help();
 		return HR__EXIT_DONE;

@@ -19,10 +19,19 @@ mv "$work/first" "$work/prefix"
 prefix=$work/prefix
 version=$(awk '/^#define HR_VERSION_(MAJOR|MINOR|PATCH) /{ v = v sep $3; sep = "." } END { print v }' include/headroom.h)
 
-for file in include/*.h; do
-	[ -f "$prefix/$file" ] || fail "$file was not installed"
+for file in include/*.h share/man/man1/headroom.1 share/man/man1/headroom-run.1 share/bash-completion/completions/headroom \
+	share/zsh/site-functions/_headroom share/fish/vendor_completions.d/headroom.fish share/doc/headroom/{README.md,docs/lms.md,examples/allocate.c}; do
+	[ -s "$prefix/$file" ] || fail "$file was not installed"
 done
 quietly "$prefix/bin/headroom" devices
+
+# make uninstall removes what make install wrote, and nothing else.
+quietly cmake --install "$build" --prefix "$work/second"
+echo mine >"$work/second/lib/mine"
+quietly tools/uninstall.sh "$build" "$work/second"
+[ "$(cd "$work/second" && find . | sort | tr '\n' ' ')" = ". ./lib ./lib/mine " ] || fail "after uninstalling there is: $(cd "$work/second" && find .)"
+! tools/uninstall.sh "$build" "$work/nowhere" >"$work/log" 2>&1 || fail "uninstalling nothing succeeds"
+grep -q "make uninstall PREFIX=" "$work/log" || fail "uninstalling nothing does not say what to do"
 
 export PKG_CONFIG_PATH=$prefix/lib/pkgconfig LD_LIBRARY_PATH=$prefix/lib
 [ "$(pkg-config --modversion headroom)" = "$version" ] || fail "pkg-config says $(pkg-config --modversion headroom), the header $version"
