@@ -116,7 +116,7 @@ extern "C" {
 #endif
 
 #define HR_VERSION_MAJOR 0
-#define HR_VERSION_MINOR 1
+#define HR_VERSION_MINOR 2
 #define HR_VERSION_PATCH 0
 
 #if defined(__GNUC__)
@@ -127,7 +127,7 @@ extern "C" {
 #define HR_CHECK_RESULT
 #endif
 
-/* "0.1.0". Static text. */
+/* "0.2.0". Static text. */
 HR_API const char *hr_version(void);
 
 /* ------------------------------------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ build=${1:-build}
 rc=0
 complain() { echo "check-symbols: $1" >&2; rc=1; }
 names() { awk '{print $NF}' | sed 's/@.*//' | sort -u; }
+declared_in() { cat "$@" | tr '\n' ' ' | grep -oE 'HR_API [^;]*;' | grep -oE '\bhr_[a-z0-9_]+\(' | tr -d '(' | sort -u; }
+major=$(awk '/^#define HR_VERSION_MAJOR /{ print $3 }' include/headroom.h) minor=$(awk '/^#define HR_VERSION_MINOR /{ print $3 }' include/headroom.h)
 
 # check <library> <headers...>: exports exactly what these headers declare with HR_API, and needs nothing but libc and $needs.
 check() {
@@ -14,12 +16,17 @@ check() {
 	local symbols exported declared bad tls
 	symbols=$(nm -D --defined-only "$library" | grep -v ' A ')
 	exported=$(grep -v '@HEADROOM_PRIVATE$' <<<"$symbols" | names)
-	declared=$(cat "$@" | tr '\n' ' ' | grep -oE 'HR_API [^;]*;' | grep -oE '\bhr_[a-z0-9_]+\(' | tr -d '(' | sort -u)
+	declared=$(declared_in "$@")
 	bad=$(comm -23 <(echo "$declared") <(echo "$exported"))
 	[ -z "$bad" ] || complain "$library: declared in a public header, but not exported:"$'\n'"$bad"
 	bad=$(comm -13 <(echo "$declared") <(echo "$exported"))
 	[ -z "$bad" ] || complain "$library: exported, but in none of its public headers:"$'\n'"$bad"
 	private=$(grep '@HEADROOM_PRIVATE$' <<<"$symbols" | names)
+	# A program that needs a function of this minor release does not start with an older library.
+	bad=$(comm -23 <(grep "@HEADROOM_$major\$" <<<"$symbols" | names) <(declared_in tests/abi/"$first"/include/*.h))
+	[ -z "$bad" ] || complain "$library: not in the headers of $first, so their names belong into the node HEADROOM_${major}_$minor of cmake/symbols.map:"$'\n'"$bad"
+	bad=$(comm -12 <(grep "@HEADROOM_${major}_$minor\$" <<<"$symbols" | names) <(declared_in $(ls -d tests/abi/[0-9]*/include/*.h | grep -v "/$major\.$minor/")))
+	[ -z "$bad" ] || complain "$library: in the headers of an older release, and in the node of this one in cmake/symbols.map:"$'\n'"$bad"
 
 	# It stands on libc alone, of which libm is a part, and on libheadroom.
 	bad=$(readelf -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc\.so|libm\.so|ld-linux)' | grep -vE "^$needs")
@@ -35,6 +42,7 @@ check() {
 	summary+=("$(wc -l <<<"$exported") in $(basename "$library")")
 }
 
+first=$(ls tests/abi | grep -E "^$major\.[0-9]+\$" | sort -V | head -n 1)
 total_tls=0 summary=() needs='$'
 check libheadroom include/headroom.h include/headroom_{oom,lms,record,backend}.h
 shared=$private needs='libheadroom\.so'

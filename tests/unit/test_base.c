@@ -26,7 +26,7 @@ static void test_status_has_name_and_text(void)
 	CHECK_STR(hr_status_text(HR_OK), "success");
 	CHECK_STR(hr_status_text(HR_TOO_SMALL), "the caller's buffer is too small");
 	CHECK_STR(hr_status_text((hr_status)9999), "not a status");
-	CHECK_STR(hr_version(), "0.1.0");
+	CHECK_STR(hr_version(), "0.2.0");
 }
 
 static void test_message_is_what_failed_last(void)

@@ -8,7 +8,7 @@ static atomic_uint handled, wrong;
 static void handle(int signal)
 {
 	(void)signal;
-	bool right = strcmp(hr_version(), "0.1.0") == 0 && strcmp(hr_status_name(HR_IO), "HR_IO") == 0 && hr_status_text(HR_IO)[0] != 0 &&
+	bool right = strcmp(hr_version(), "0.2.0") == 0 && strcmp(hr_status_name(HR_IO), "HR_IO") == 0 && hr_status_text(HR_IO)[0] != 0 &&
 	             strcmp(hr_dtype_text(HR_DTYPE_INT8), "int8") == 0 && hr_dtype_size(HR_DTYPE_FLOAT64) == 8;
 	atomic_fetch_add(&wrong, !right);
 	atomic_fetch_add(&handled, 1);
