@@ -64,6 +64,7 @@
  *     HEADROOM_LMS=1                   Large Model Support, or its settings
  *     HEADROOM_OOM_REPORT=FILE         write each out-of-memory report to a file, or to stderr
  *     HEADROOM_OOM_REPORT_FILES=N      most report files to write
+ *     HEADROOM_RANK=3/8                this process is rank 3 of the 8 ranks of its job
  *     HEADROOM_THREADS=N               threads that compute ops
  *     HEADROOM_TRACE=FILE              record to that file
  *     HEADROOM_TRACE_STEPS=1,10-12     the steps to record

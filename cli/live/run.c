@@ -41,8 +41,8 @@ static const hr__option options[] = {
 	[CALLERS] = { "--callers", NULL, "record the function that called CUDA as the scope of a block, where no other name is known" },
 	[NO_CHILDREN] = { "--no-children", NULL, "leave programs that PROGRAM starts alone" },
 	[TRACE] = { "--trace", "FILE",
-	            "record every event of Headroom in the program to FILE, which must not exist. %p in it is the number of the process, %n the first "
-	            "number for which there is no file, %% a percent sign" },
+	            "record every event of Headroom in the program to FILE, which must not exist. %p in it is the number of the process, %r its rank in a job of "
+	            "torchrun, mpirun or srun, %n the first number for which there is no file, %% a percent sign. Without %p and %r, each rank has the file FILE-rankN" },
 	[STEPS] = { "--steps", "LIST", "record only these steps, such as 1,10,100-103: each step, or range of steps, in a file of its own, FILE-stepN" },
 	[COMPRESS] = { "--compress", NULL, "pack the file with zstd when the recording ends, to FILE.zst" },
 	[MAX_BYTES] = { "--max-bytes", "SIZE", "end the recording when the file has that size, such as 512MiB; the program continues" },
@@ -100,10 +100,18 @@ static bool check_place(const char *pattern)
 	return false;
 }
 
+/* Whether the file of [pattern] exists, unless %n selects another name; a message was printed. */
+static bool is_taken(const char *pattern)
+{
+	char path[PATH_MAX], quoted[HR__QUOTE_BYTES];
+	if (strstr(pattern, "%n") || hr__profiler_file_name(pattern, path, sizeof path) || access(path, F_OK)) return false;
+	hr__complain("run: %s exists already; recordings do not overwrite files", hr__quote(path, strlen(path), quoted));
+	return true;
+}
+
 static bool check_trace(const hr__arguments *arguments)
 {
 	const char *path = arguments->values[TRACE], *steps = arguments->values[STEPS];
-	char quoted[HR__QUOTE_BYTES];
 	hr_profiler_options parsed;
 	hr_profiler_options_init(&parsed);
 	static const int needs_trace[] = { USES, STEPS, COMPRESS, MAX_BYTES, STACKS, TENSORBOARD };
@@ -116,8 +124,8 @@ static bool check_trace(const hr__arguments *arguments)
 		hr__complain("run: --tensorboard needs the name of a directory");
 	} else if (path && !path[0]) {
 		hr__complain("run: --trace needs the name of a file");
-	} else if (path && !steps && !strchr(path, '%') && access(path, F_OK) == 0) {
-		hr__complain("run: %s exists already; recordings do not overwrite files", hr__quote(path, strlen(path), quoted));
+	} else if (path && !steps && is_taken(path)) {
+		return false;
 	} else if (steps && hr__profiler_parse_steps(steps, &parsed)) {
 		hr__complain("run: --steps: %s", hr_last_message());
 	} else if (hr__arguments_has(arguments, MAX_BYTES) && hr__profiler_parse_max_bytes(arguments->values[MAX_BYTES], &parsed)) {

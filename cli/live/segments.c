@@ -66,25 +66,34 @@ static void clean_text(char *text, size_t size)
 		if (text[i] < ' ' || text[i] > '~') text[i] = '?';
 }
 
-static void clean_numbers(hr__segment_device *device)
-{
 #define CLEAN(name) \
-	if (device->name < 0) device->name = 0;
-	HR__SEGMENT_STATS_TABLE(CLEAN)
-#undef CLEAN
-	for (size_t i = 0; i < HR__SEGMENT_SAMPLES; i++)
-		if (device->samples[i] < 0) device->samples[i] = 0;
+	if (out->name < 0) out->name = 0;
+
+static void clean_allocator(hr__segment_allocator *out)
+{
+	clean_text(out->name, sizeof out->name);
+	clean_text(out->device, sizeof out->device);
+	HR__SEGMENT_ALLOCATOR_TABLE(CLEAN)
+	HR__SEGMENT_LMS_TABLE(CLEAN)
 }
+
+static void clean_device(hr__segment_device *out)
+{
+	clean_text(out->name, sizeof out->name);
+	HR__SEGMENT_STATS_TABLE(CLEAN)
+	for (size_t i = 0; i < HR__SEGMENT_SAMPLES; i++)
+		if (out->samples[i] < 0) out->samples[i] = 0;
+}
+#undef CLEAN
 
 static bool check(hr__segment *s, uint32_t process)
 {
 	if (s->magic != HR__SEGMENT_MAGIC || s->version != HR__SEGMENT_VERSION || s->bytes != sizeof *s) return false;
-	if (s->process != process || s->device_count > HR__SEGMENT_DEVICES) return false;
+	if (s->process != process || s->device_count > HR__SEGMENT_DEVICES || s->allocator_count > HR__SEGMENT_ALLOCATORS) return false;
+	if (!hr__rank_check(&s->rank)) return false;
 	clean_text(s->program, sizeof s->program);
-	for (uint32_t i = 0; i < s->device_count; i++) {
-		clean_text(s->devices[i].name, sizeof s->devices[i].name);
-		clean_numbers(&s->devices[i]);
-	}
+	for (uint32_t i = 0; i < s->device_count; i++) clean_device(&s->devices[i]);
+	for (uint32_t i = 0; i < s->allocator_count; i++) clean_allocator(&s->allocators[i]);
 	return true;
 }
 

@@ -256,6 +256,7 @@ static void write_program(hr__json *json, const hr__segment *s)
 	hr__json_field_uint(json, "begin_ns", s->begin_wall_ns);
 	hr__json_field_uint(json, "time_ns", s->now_wall_ns);
 	hr__json_field_bool(json, "recording", s->recording != 0);
+	hr__rank_json(json, &s->rank);
 	hr__json_key(json, "devices");
 	hr__json_array(json);
 	for (uint32_t i = 0; i < s->device_count; i++) write_device(json, s, &s->devices[i]);
@@ -369,7 +370,7 @@ const hr__command hr__command_top = {
 		"use, the peak, the limit, allocations per second, requests refused, and the memory in use over the last 16 seconds. On "
 		"a narrow terminal the less important columns are left out. Only your own programs are shown; root sees those of all "
 		"users.\n\n"
-		"A program publishes its statistics in a file of two pages in $XDG_RUNTIME_DIR or /dev/shm that only its user can read. "
+		"A program publishes its statistics in a file of 16 KiB in $XDG_RUNTIME_DIR or /dev/shm that only its user can read. "
 		"A thread of its own writes it 4 times a second. Files that killed programs left are removed.\n\n"
 		"Press q to quit.",
 	.examples = "headroom top\n"

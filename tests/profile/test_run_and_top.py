@@ -244,6 +244,22 @@ class Run(Folder):
         self.assertEqual(result.returncode, 1)
         self.assertIn("unknown setting", result.stderr)
 
+    def test_each_rank_of_a_job_has_a_file_of_its_own(self):
+        for rank in range(2):
+            result = run("run", "--trace", self.folder / "t.hrt", "--", *TRAIN, "", "5", env={**self.env, "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank)})
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(self.files(), ["t-rank0.hrt", "t-rank1.hrt"])
+        trace = json.loads(run("report", self.folder / "t-rank1.hrt", "--json").stdout)["trace"]
+        self.assertEqual({key: trace["rank"][key] for key in ("number", "count", "local")}, {"number": 1, "count": 2, "local": 1})
+        again = run("run", "--trace", self.folder / "t.hrt", "--", "true", env={**self.env, "RANK": "1", "WORLD_SIZE": "2"})
+        self.assertEqual(again.returncode, 2)
+        self.assertIn("t-rank1.hrt", again.stderr)
+        # The same through a launcher below `headroom run`, whose children have the ranks.
+        launcher = 'for r in 0 1; do PMI_RANK=$r PMI_SIZE=2 "$@" & done; wait'
+        result = run("run", "--trace", self.folder / "r%r.hrt", "--", "bash", "-c", launcher, "-", *TRAIN, "", "5", env=self.env)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        self.assertEqual(self.files(), ["r0.hrt", "r1.hrt", "t-rank0.hrt", "t-rank1.hrt"])
+
     def test_a_killed_program_leaves_a_file_that_can_be_read(self):
         path = self.folder / "t.hrt"
         program = self.start(COMMAND, "run", "--trace", path, "--", *TRAIN, "", "100000000")

@@ -3,8 +3,10 @@
 #include <sys/stat.h>
 
 #include "fault_os.h"
+#include "fixture.h"
 #include "core/os/os.h"
 #include "core/record/publish.h"
+#include "headroom_lms.h"
 #include "live/segments.h"
 #include "test.h"
 
@@ -99,6 +101,12 @@ static void test_a_program_shows_what_it_uses_and_takes_it_away(void)
 	CHECK(!strncmp(s.program, "test_segments", 13));
 	CHECK_EQ(device_of(&s, "SIM:0")->num_live, 1);
 	CHECK_EQ(device_of(&s, "SIM:0")->samples[(s.samples - 1) % HR__SEGMENT_SAMPLES], 1 << 20);
+	CHECK_EQ(s.rank.count, 0);
+	CHECK_EQ(s.allocator_count, 1);
+	CHECK_STR(s.allocators[0].device, "SIM:0");
+	CHECK_EQ(s.allocators[0].bytes_in_use, 1 << 20);
+	CHECK_EQ(s.allocators[0].num_allocs, 1);
+	CHECK_EQ(s.allocators[0].num_steps, 0);
 	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
 	s = read_until(0);
 	CHECK_EQ(device_of(&s, "SIM:0")->peak_bytes_in_use, 1 << 20);
@@ -108,6 +116,34 @@ static void test_a_program_shows_what_it_uses_and_takes_it_away(void)
 	CHECK_EQ(stat(own_path(), &facts), 0);
 	CHECK_STATUS(HR_OK, hr_shutdown());
 	CHECK(stat(own_path(), &facts) != 0);
+}
+
+static void test_a_rank_shows_its_job_and_each_allocator_what_it_evicts(void)
+{
+	hr_allocator allocators[HR__SEGMENT_ALLOCATORS + 2];
+	hr_device device;
+	use_folder();
+	CHECK_EQ(setenv("HEADROOM_TOP", "1", 1), 0);
+	CHECK_EQ(setenv("HEADROOM_RANK", "1/4", 1), 0);
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	for (size_t i = 0; i < HR__SEGMENT_ALLOCATORS + 2; i++) allocators[i] = fixture_allocator(device, 4 << 20);
+	fixture_lms(allocators[0], "lru", 0);
+	for (int i = 0; i < 3; i++) {
+		hr_tensor tensor = fixture_tensor(allocators[0], 2 << 20);
+		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+	}
+	hr__segment s = read_until(4 << 20);
+	CHECK_EQ(s.rank.number, 1);
+	CHECK_EQ(s.rank.count, 4);
+	CHECK_EQ(s.allocator_count, HR__SEGMENT_ALLOCATORS);
+	CHECK_EQ(s.allocators_left_out, 2);
+	int64_t evicted = 0, limits = 0;
+	for (uint32_t i = 0; i < s.allocator_count; i++) evicted += s.allocators[i].num_evictions, limits += s.allocators[i].bytes_limit;
+	CHECK_EQ(evicted, 1);
+	CHECK_EQ(limits, HR__SEGMENT_ALLOCATORS * (4 << 20));
+	unsetenv("HEADROOM_RANK");
+	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
 static void test_without_the_variable_nothing_is_shown(void)
@@ -265,6 +301,14 @@ static void test_hostile_files_are_refused_or_sanitized(void)
 	put(&s, sizeof s);
 	CHECK(!reads(&out));
 	s = good;
+	s.allocator_count = HR__SEGMENT_ALLOCATORS + 1;
+	put(&s, sizeof s);
+	CHECK(!reads(&out));
+	s = good;
+	s.rank.number = s.rank.count = 3;
+	put(&s, sizeof s);
+	CHECK(!reads(&out));
+	s = good;
 	hr__store_relaxed(&s.sequence, 7); /* permanently in the middle of a write */
 	put(&s, sizeof s);
 	CHECK(!reads(&out));
@@ -274,6 +318,8 @@ static void test_hostile_files_are_refused_or_sanitized(void)
 	s.samples = UINT64_MAX;
 	memset(s.program, 0x1B, sizeof s.program);
 	memset(s.devices, 0xFF, sizeof s.devices);
+	s.allocator_count = HR__SEGMENT_ALLOCATORS;
+	memset(s.allocators, 0xFF, sizeof s.allocators);
 	put(&s, sizeof s);
 	CHECK(reads(&out));
 	CHECK_EQ(strlen(out.program), sizeof out.program - 1);
@@ -282,6 +328,10 @@ static void test_hostile_files_are_refused_or_sanitized(void)
 		CHECK_LT(strlen(out.devices[i].name), sizeof out.devices[i].name);
 		CHECK_GE(out.devices[i].bytes_in_use, 0);
 		CHECK_GE(out.devices[i].samples[5], 0);
+	}
+	for (uint32_t i = 0; i < out.allocator_count; i++) {
+		CHECK_LT(strlen(out.allocators[i].device), sizeof out.allocators[i].device);
+		CHECK_GE(out.allocators[i].stall_ns, 0);
 	}
 	unlink(own_path());
 	CHECK_EQ(symlink("/dev/zero", own_path()), 0);
@@ -413,7 +463,7 @@ static void test_a_process_publishes_only_its_own_statistics(void)
 	}
 }
 
-TEST_MAIN(T(test_a_program_shows_what_it_uses_and_takes_it_away), T(test_without_the_variable_nothing_is_shown),
+TEST_MAIN(T(test_a_program_shows_what_it_uses_and_takes_it_away), T(test_a_rank_shows_its_job_and_each_allocator_what_it_evicts), T(test_without_the_variable_nothing_is_shown),
           T(test_a_program_is_seen_however_long_its_looks_take), T(test_a_file_of_an_earlier_process_is_replaced), T(test_a_child_does_not_change_its_parents_file),
           T(test_whatever_call_fails_nothing_is_left_behind), T(test_hostile_files_are_refused_or_sanitized),
           T(test_odd_files_are_not_waited_for), T(test_files_of_the_dead_are_removed_and_those_of_the_living_kept), T(test_a_process_publishes_only_its_own_statistics))

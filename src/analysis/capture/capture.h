@@ -192,6 +192,8 @@ typedef struct hr__capture {
 	uint64_t end_ns;          /* time of the last event */
 	uint64_t start_wall_ns;   /* wall clock time when the recording began, since 1970 */
 	uint64_t lost;            /* events that could not be written */
+	hr__rank rank;            /* of the process; count 0: it was not a rank, or the file does not say */
+	uint32_t process;         /* its id; 0: the file does not say */
 	bool limited;             /* the file reached its size limit before the program ended */
 	hr__trace_format format;
 	bool gzip;

@@ -142,6 +142,19 @@ static hr_status check_header(const hr__trace_reader *r, const hr__trace_header 
 	return HR_OK;
 }
 
+static hr_status read_rank(hr__trace_reader *r)
+{
+	hr__trace_rank rank;
+	const uint8_t *bytes;
+	if (r->header_size < sizeof(hr__trace_header) + sizeof rank) return HR_OK;
+	hr_status status = get_bytes(r, sizeof(hr__trace_header), sizeof rank, &rank, &bytes);
+	if (status != HR_OK) return status;
+	memmove(&rank, bytes, sizeof rank);
+	if (!hr__rank_check(&rank)) return bad(sizeof(hr__trace_header), "the rank is not one of the job's ranks");
+	if (rank.count) r->summary.rank = rank;
+	return HR_OK;
+}
+
 static hr_status read_header(hr__trace_reader *r)
 {
 	hr__trace_header h;
@@ -161,9 +174,10 @@ static hr_status read_header(hr__trace_reader *r)
 	r->summary.start_wall_ns = h.start_wall_ns;
 	r->summary.lost = hr__load_relaxed(&h.lost);
 	r->summary.limited = (h.optional & HR__OPTIONAL_LIMITED) != 0;
+	r->summary.process = h.process;
 	r->summary.complete = h.complete == 1 && r->size >= h.file_bytes;
 	if (r->summary.complete) r->size = h.file_bytes;
-	return HR_OK;
+	return h.minor < HR__TRACE_MINOR_RANK ? HR_OK : read_rank(r);
 }
 
 /* ---- opening: the blocks ---- */

@@ -2,6 +2,7 @@
 #ifndef HR_READER_READER_H
 #define HR_READER_READER_H
 
+#include "core/os/rank.h"
 #include "core/trace/trace.h"
 
 typedef struct hr__trace_reader hr__trace_reader;
@@ -25,6 +26,8 @@ typedef struct hr__trace_summary {
 	bool complete;           /* false: the writer was killed or is still writing; everything up to that point can be read */
 	uint64_t lost;           /* events that the writer lost */
 	bool limited;            /* the recording ended because the file reached its size limit */
+	hr__rank rank;           /* of the process; count 0: it was not a rank, or the file does not say */
+	uint32_t process;        /* its id; 0: the file does not say */
 	const hr__trace_device *devices;
 	size_t device_count;
 	const hr__trace_allocator *allocators;

@@ -404,6 +404,8 @@ static void write_trace(const hr__profile *p, const char *path, hr__json *json)
 	hr__json_field_uint(json, "other_names", c->other_names);
 	hr__json_field_uint(json, "start_wall_ns", c->start_wall_ns);
 	hr__json_field_double(json, "micros", (double)c->end_ns / 1000, 3);
+	hr__json_field_uint(json, "process", c->process);
+	hr__rank_json(json, &c->rank);
 	hr__json_field_uint(json, "allocations", c->allocation_count);
 	hr__json_field_uint(json, "ops", c->op_count);
 	hr__json_field_uint(json, "steps", c->step_count);

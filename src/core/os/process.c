@@ -53,20 +53,29 @@ int hr__os_at_exit(void (*run)(void))
 	return atexit(run) == 0 ? 0 : ENOMEM;
 }
 
-/* The 22nd field of /proc/self/stat. The second field, the name of the program, can contain any character, but ends at the last
- * ')'. */
-uint64_t hr__os_process_birth(void)
+/* A numeric field of /proc/self/stat, counted from 1; 0 when unknown. The second field, the name of the program, can contain any
+ * character, but ends at the last ')'. */
+static uint64_t read_stat(int number)
 {
 	char text[1024];
 	int fd;
-	uint64_t size, birth = 0;
+	uint64_t size;
 	size_t length = 0;
 	if (hr__os()->file_open("/proc/self/stat", &fd, &size)) return 0;
 	int error = hr__os()->file_read(fd, text, sizeof text - 1, 0, &length);
 	hr__os()->file_close(fd);
 	text[error ? 0 : length] = 0;
 	const char *at = strrchr(text, ')');
-	for (int field = 2; at && field < 22; field++) at = strchr(at + 1, ' ');
-	if (at) birth = strtoull(at + 1, NULL, 10);
-	return birth;
+	for (int field = 2; at && field < number; field++) at = strchr(at + 1, ' ');
+	return at ? strtoull(at + 1, NULL, 10) : 0;
+}
+
+uint64_t hr__os_process_birth(void)
+{
+	return read_stat(22);
+}
+
+uint32_t hr__os_process_parent(void)
+{
+	return (uint32_t)read_stat(4);
 }

@@ -18,6 +18,9 @@ bool hr__os_folder_any(const char *path, bool (*look)(void *context, const char 
 /* Registers [run] to be called at exit() or a return from main. 0 or an errno value. */
 int hr__os_at_exit(void (*run)(void));
 
+/* Process id of the parent; 0 when unknown. */
+uint32_t hr__os_process_parent(void);
+
 /* Start time of the process, in the system's units since boot. Together with the process id it distinguishes processes that reuse
  * an id. 0 when unknown. */
 uint64_t hr__os_process_birth(void);

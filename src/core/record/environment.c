@@ -1,8 +1,8 @@
 /* environment.c - records and publishes an unmodified program, controlled by environment variables.
  *
- *     HEADROOM_TRACE=FILE          record to FILE. In FILE, "%p" is the process id, "%n" the first number from 1 for which no such
- *                                  file exists, "%%" a percent sign. An existing file is not overwritten: without %n, another name
- *                                  is used, FILE-2
+ *     HEADROOM_TRACE=FILE          record to FILE. In FILE, "%p" is the process id, "%r" its rank, "%n" the first number from 1 for
+ *                                  which no such file exists, "%%" a percent sign. Without %p and %r, each rank of a job has the file
+ *                                  FILE-rankN. An existing file is not overwritten: without %n, another name is used, FILE-2
  *     HEADROOM_TRACE_STEPS=LIST    record only these steps, "1,10,100-103", each to its own file, FILE-stepN
  *     HEADROOM_TRACE_COMPRESS=1    pack finished files with zstd
  *     HEADROOM_TRACE_MAX_BYTES=SIZE  end each file at that size, such as 512MiB
@@ -25,6 +25,7 @@
 #include "core/memory/oom/oom.h"
 #include "core/os/os.h"
 #include "core/os/process.h"
+#include "core/os/rank.h"
 #include "core/record/profiler.h"
 #include "core/record/publish.h"
 #include "core/record/record.h"
@@ -198,12 +199,14 @@ hr_status hr_environment_check(void)
 	hr_emulated_options emulated;
 	hr_lms_options lms;
 	hr_profiler_options options;
+	hr__rank rank;
 	const char *steps = hr__os()->environment("HEADROOM_TRACE_STEPS"), *most = hr__os()->environment("HEADROOM_TRACE_MAX_BYTES");
 	hr__last before = hr__last_get();
 	hr__options_devices_from_environment(&cuda, &emulated);
 	hr__options_limit_from_environment(0);
 	hr__threads_wanted();
 	hr__stack_depth_wanted();
+	hr__rank_read(&rank);
 	hr__report_files_max();
 	if (hr_lms_options_init(&lms)) hr__setting_ignored("HEADROOM_LMS", &before);
 	hr_profiler_options_init(&options);

@@ -25,6 +25,7 @@
 #include "core/memory/allocator.h"
 #include "core/os/os.h"
 #include "core/os/process.h"
+#include "core/os/rank.h"
 #include "core/record/compress.h"
 #include "core/record/program_name.h"
 #include "core/record/profiler.h"
@@ -33,7 +34,7 @@
 #include "core/trace/trace.h"
 
 #define PATH_BYTES 4096
-#define ENDS_BYTES 128 /* room for what follows the stem of a file name */
+#define ENDS_BYTES 160 /* room for what follows the stem of a file name, and for a rank */
 #define MISSED_BYTES (HR_PROFILER_STEPS_MAX * (2 * 20 + 2)) /* each entry has up to two numbers of up to 20 digits */
 #define NAMES_TRIED 10000 /* names tried for a new file */
 
@@ -146,20 +147,35 @@ hr_status hr__trace_start_new(const char *stem, const char *end, const hr_profil
 
 /* ---- patterns of file names ---- */
 
-/* *numbered: whether "%n", which is replaced by [number], occurs. */
-static hr_status expand(const char *pattern, unsigned number, char *out, size_t capacity, bool *numbered)
+/* What occurs in a pattern. */
+struct pattern_parts {
+	bool number; /* "%n" */
+	bool unique; /* "%p" or "%r", which differ between the ranks of a job */
+};
+
+/* What replaces the character [kind] after a percent sign; false if it means nothing. */
+static bool expand_one(char kind, unsigned number, const hr__rank *rank, struct pattern_parts *parts, char *out, size_t capacity)
+{
+	parts->number = parts->number || kind == 'n';
+	parts->unique = parts->unique || kind == 'p' || kind == 'r';
+	switch (kind) {
+	case 'p': snprintf(out, capacity, "%d", hr__os()->process_id()); return true;
+	case 'r': hr__rank_text(rank, out, capacity); return true;
+	case 'n': snprintf(out, capacity, "%u", number); return true;
+	case '%': snprintf(out, capacity, "%%"); return true;
+	default: return false;
+	}
+}
+
+/* Replaces "%n" by [number]. */
+static hr_status expand(const char *pattern, unsigned number, const hr__rank *rank, char *out, size_t capacity, struct pattern_parts *parts)
 {
 	size_t used = 0;
-	*numbered = false;
+	*parts = (struct pattern_parts){ false, false };
 	for (const char *at = pattern; *at; at++) {
 		char piece[16] = { *at };
-		if (*at == '%') {
-			at++;
-			if (*at == 'p') snprintf(piece, sizeof piece, "%d", hr__os()->process_id());
-			else if (*at == 'n') snprintf(piece, sizeof piece, "%u", number);
-			else if (*at != '%') return hr__fail(HR_INVALID_ARGUMENT, "\"%.300s\": after %% there is p, n or %%", pattern);
-			*numbered = *numbered || *at == 'n';
-		}
+		if (*at == '%' && !expand_one(*++at, number, rank, parts, piece, sizeof piece))
+			return hr__fail(HR_INVALID_ARGUMENT, "\"%.300s\": after %% there is p, r, n or %%", pattern);
 		size_t length = strlen(piece);
 		if (used + length + ENDS_BYTES > capacity) return hr__fail(HR_IO, "the path is too long");
 		memcpy(out + used, piece, length);
@@ -169,22 +185,46 @@ static hr_status expand(const char *pattern, unsigned number, char *out, size_t 
 	return HR_OK;
 }
 
-hr_status hr__profiler_file_name(const char *pattern, char *out, size_t capacity)
+/* The extension of the file [path], with its dot; "" if it has none that is short enough. */
+static const char *extension_of(const char *path)
 {
-	bool numbered;
-	return expand(pattern, 1, out, capacity, &numbered);
+	const char *name = strrchr(path, '/'), *dot;
+	name = name ? name + 1 : path;
+	dot = strrchr(name, '.');
+	return dot && dot != name && strlen(dot) < sizeof profiler.extension ? dot : path + strlen(path);
 }
 
-/* Moves the extension from profiler.stem to profiler.extension, if it is short enough. */
+/* The ranks of a job record with the same pattern, and must not have the same file. */
+static void add_rank(const hr__rank *rank, char *path, size_t capacity)
+{
+	char extension[sizeof profiler.extension];
+	size_t stem = (size_t)(extension_of(path) - path);
+	snprintf(extension, sizeof extension, "%s", path + stem);
+	snprintf(path + stem, capacity - stem, "-rank%u%s", rank->number, extension);
+}
+
+/* Expands the pattern to a path in [out]. */
+static hr_status make_path(const char *pattern, unsigned number, char *out, size_t capacity, struct pattern_parts *parts)
+{
+	hr__rank rank;
+	hr__rank_read(&rank);
+	hr_status status = expand(pattern, number, &rank, out, capacity, parts);
+	if (!status && rank.count > 1 && !parts->unique) add_rank(&rank, out, capacity); /* ENDS_BYTES are free */
+	return status;
+}
+
+hr_status hr__profiler_file_name(const char *pattern, char *out, size_t capacity)
+{
+	struct pattern_parts parts;
+	return make_path(pattern, 1, out, capacity, &parts);
+}
+
+/* Moves the extension from profiler.stem to profiler.extension. */
 static void split_stem(void)
 {
-	char *name = strrchr(profiler.stem, '/'), *dot;
-	name = name ? name + 1 : profiler.stem;
-	dot = strrchr(name, '.');
-	profiler.extension[0] = 0;
-	if (!dot || dot == name || strlen(dot) >= sizeof profiler.extension) return;
-	snprintf(profiler.extension, sizeof profiler.extension, "%s", dot);
-	*dot = 0;
+	char *extension = profiler.stem + (extension_of(profiler.stem) - profiler.stem);
+	snprintf(profiler.extension, sizeof profiler.extension, "%s", extension);
+	*extension = 0;
 }
 
 /* Whether [name] may be a file of a recording with the stem [context]: STEM.hrt, STEM-step3.hrt, STEM-step3-2.hrt, or
@@ -214,11 +254,11 @@ static bool stem_is_taken(void)
 static hr_status make_stem_of(const char *pattern)
 {
 	for (unsigned number = 1;; number++) {
-		bool numbered;
-		hr_status status = expand(pattern, number, profiler.stem, sizeof profiler.stem, &numbered);
+		struct pattern_parts parts;
+		hr_status status = make_path(pattern, number, profiler.stem, sizeof profiler.stem, &parts);
 		if (status) return status;
 		split_stem();
-		if (!numbered || number == NAMES_TRIED || !stem_is_taken()) return HR_OK;
+		if (!parts.number || number == NAMES_TRIED || !stem_is_taken()) return HR_OK;
 	}
 }
 

@@ -24,8 +24,9 @@ uint32_t hr__stack_depth_wanted(void);
 hr_status hr__profiler_parse_steps(const char *text, hr_profiler_options *options);
 
 /* hr_profiler_start for the environment, with a file name instead of a directory: FILE, or FILE-stepN before its extension. In
- * [pattern], "%p" is the process id, "%n" the first number from 1 for which no such file exists for any step, and "%%" a percent
- * sign; any other "%" is HR_INVALID_ARGUMENT. The program's own profiler and trace calls do not see this recording: starting a
+ * [pattern], "%p" is the process id, "%r" its rank ("none" if it is not one of a job's ranks), "%n" the first number from 1 for which
+ * no such file exists for any step, and "%%" a percent sign; any other "%" is HR_INVALID_ARGUMENT. A pattern without %p and %r gets
+ * "-rank%r" before its extension in a job of several ranks, whose files would have one name otherwise. The program's own profiler and trace calls do not see this recording: starting a
  * recording ends it, and stop calls never stop it. [tensorboard] is a log directory for TensorBoard, to which each file is also
  * exported when it is finished; NULL: none. */
 hr_status hr__profiler_start_file(const char *pattern, const char *tensorboard, const hr_profiler_options *options);

@@ -10,15 +10,17 @@
 #include "core/base/assert.h"
 #include "core/base/status.h"
 #include "core/device/device.h"
+#include "core/memory/allocator.h"
 #include "core/os/guard.h"
 #include "core/os/os.h"
 #include "core/os/process.h"
 #include "core/record/program_name.h"
 #include "core/record/segment.h"
 #include "core/trace/trace.h"
+#include "headroom_lms.h"
 
-_Static_assert(sizeof(hr__segment) < 8192, "two pages are mapped");
-#define MAPPED 8192u
+#define MAPPED 16384u
+_Static_assert(sizeof(hr__segment) <= MAPPED, "it fits");
 
 /* Written by start, stop and forget; stopping is guarded by the monitor. */
 static hr__segment *segment; /* NULL: not running */
@@ -31,6 +33,7 @@ static char path[512];
  * limited time for a segment that is being written. So the contents are assembled here, and the segment is inconsistent only during
  * a copy. */
 static hr__segment_device seen[HR__SEGMENT_DEVICES];
+static hr__segment_allocator seen_allocators[HR__SEGMENT_ALLOCATORS];
 
 /* ---- publishing ---- */
 
@@ -68,18 +71,78 @@ static uint32_t see_devices(uint64_t sample)
 	return used;
 }
 
+/* The allocators that exist, as far as there is room. */
+struct allocator_list {
+	struct {
+		uint64_t id;
+		char name[32], device[32];
+	} entries[HR__SEGMENT_ALLOCATORS];
+	uint32_t count, left_out;
+};
+
+static void add_allocator(hr__allocator *allocator, void *context)
+{
+	struct allocator_list *list = context;
+	if (hr__device_pinned_for(allocator->device)) return; /* host memory of Large Model Support, which is in the figures of its tensors */
+	if (list->count == HR__SEGMENT_ALLOCATORS) {
+		list->left_out++;
+		return;
+	}
+	list->entries[list->count].id = allocator->id;
+	snprintf(list->entries[list->count].name, sizeof list->entries[0].name, "%s", allocator->name);
+	snprintf(list->entries[list->count].device, sizeof list->entries[0].device, "%s", hr__device_name(allocator->device));
+	list->count++;
+}
+
+/* False if the allocator was destroyed meanwhile. */
+static bool fill_allocator(hr__segment_allocator *out, uint64_t id)
+{
+	hr_stats stats;
+	hr_lms_stats lms;
+	hr_stats_init(&stats);
+	hr_lms_stats_init(&lms);
+	if (hr_allocator_get_stats((hr_allocator){ id }, &stats)) return false;
+	(void)!hr_lms_get_stats((hr_allocator){ id }, &lms); /* zeros without tensors */
+#define COPY(name) out->name = stats.name;
+	HR__SEGMENT_ALLOCATOR_TABLE(COPY)
+#undef COPY
+#define COPY(name) out->name = lms.name;
+	HR__SEGMENT_LMS_TABLE(COPY)
+#undef COPY
+	return true;
+}
+
+static uint32_t see_allocators(uint32_t *left_out)
+{
+	struct allocator_list list = { .count = 0 };
+	uint32_t count = 0;
+	hr__allocators_visit(NULL, add_allocator, &list);
+	for (uint32_t i = 0; i < list.count; i++) {
+		hr__segment_allocator *out = &seen_allocators[count];
+		memcpy(out->name, list.entries[i].name, sizeof out->name);
+		memcpy(out->device, list.entries[i].device, sizeof out->device);
+		count += fill_allocator(out, list.entries[i].id);
+	}
+	*left_out = list.left_out;
+	return count;
+}
+
 static void look(void)
 {
+	uint32_t left_out = 0;
 	hr__guard_refresh();
 	hr__segment *s = segment;
 	uint64_t sequence = hr__load_relaxed(&s->sequence);
 	HR_ASSERT((sequence & 1) == 0);
-	uint32_t count = see_devices(s->samples);
+	uint32_t count = see_devices(s->samples), allocator_count = see_allocators(&left_out);
 	uint64_t now = hr__os()->wall_clock_ns();
 	hr__store_relaxed(&s->sequence, sequence + 1);
 	hr__fence_release();
 	memcpy(s->devices, seen, sizeof seen);
+	memcpy(s->allocators, seen_allocators, sizeof seen_allocators);
 	s->device_count = count;
+	s->allocator_count = allocator_count;
+	s->allocators_left_out = left_out;
 	s->recording = hr__trace_is_on();
 	s->now_wall_ns = now;
 	s->samples++;
@@ -130,6 +193,7 @@ static void fill_header(hr__segment *s)
 	s->birth = hr__os_process_birth();
 	s->begin_wall_ns = hr__os()->wall_clock_ns();
 	hr__program_name(s->program, sizeof s->program);
+	hr__rank_read(&s->rank);
 	hr__fence_release();
 	s->magic = HR__SEGMENT_MAGIC;
 }
@@ -154,6 +218,7 @@ hr_status hr__publish_start(void)
 	if (error) return hr__os_fail(error, "cannot make %.300s for headroom top", path);
 	segment = base;
 	memset(seen, 0, sizeof seen);
+	memset(seen_allocators, 0, sizeof seen_allocators);
 	stopping = false;
 	fill_header(segment);
 	error = hr__os()->monitor_create(&monitor);

@@ -12,13 +12,16 @@
 
 #include "core/base/assert.h"
 #include "core/base/atomic.h"
+#include "core/os/rank.h"
 #include "core/trace/trace.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the writer stores numbers as they are in memory");
 
 #define HR__TRACE_MAGIC "\x89HRT\r\n\x1a\n" /* 8 bytes, without the final 0 */
 #define HR__TRACE_MAJOR 1
-#define HR__TRACE_MINOR 2 /* 1: frames, stacks, and the stack of an event in its extension; 2: tensors that are dropped and recomputed */
+/* 1: frames, stacks, and the stack of an event in its extension; 2: tensors that are dropped and recomputed; 3: the rank */
+#define HR__TRACE_MINOR 3
+#define HR__TRACE_MINOR_RANK 3
 #define HR__TRACE_BYTE_ORDER 0x01020304u
 #define HR__TRACE_REQUIRED_KNOWN 0ull /* bit 0, compressed blocks, is reserved and not supported yet */
 #define HR__TRACE_HEADER_MAX (16u << 20)
@@ -48,6 +51,10 @@ typedef struct hr__trace_header {
 } hr__trace_header;
 
 _Static_assert(sizeof(hr__trace_header) == 128 && offsetof(hr__trace_header, lost) == 72, "as in docs/trace-format.md");
+
+/* Follows the header directly, from HR__TRACE_MINOR_RANK on. */
+typedef hr__rank hr__trace_rank;
+_Static_assert(sizeof(hr__trace_rank) == 128 && offsetof(hr__trace_rank, job) == 16 && offsetof(hr__trace_rank, host) == 80, "as in docs/trace-format.md");
 
 /* Bits of optional. */
 #define HR__OPTIONAL_LIMITED 1u /* the recording ended before its program, because the file reached its size limit */

@@ -56,6 +56,7 @@ static void fill_header(size_t header_size)
 	header->ticks_shift = file_clock.shift;
 	header->process = (uint32_t)hr__os()->process_id();
 	snprintf(header->writer, sizeof(header->writer), "headroom %s", hr_version());
+	hr__rank_read((hr__trace_rank *)(header + 1));
 	hr__compiler_barrier();
 	memcpy(header->magic, HR__TRACE_MAGIC, 8);
 }

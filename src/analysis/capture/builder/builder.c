@@ -183,6 +183,8 @@ static void finish(hr__builder *b)
 	c->empty_allocs = stream->empty;
 	c->start_wall_ns = stream->summary.start_wall_ns;
 	c->lost = stream->summary.lost;
+	c->rank = stream->summary.rank;
+	c->process = stream->summary.process;
 	c->limited = stream->summary.limited;
 	c->skipped += b->skipped_before_mark; /* 0 if the recorder's mark was seen */
 	c->complete = stream->summary.complete;
