@@ -292,6 +292,10 @@ HR_API HR_CHECK_RESULT hr_status hr_device_find(const char *name, hr_device *out
 HR_API uint32_t hr_device_count(void);
 HR_API HR_CHECK_RESULT hr_status hr_device_at(uint32_t index, hr_device *out);
 
+/* The number of physical devices of [type], such as "GPU" or "CPU"; 0 if there is none, and on error. Unlike hr_device_at it uses no
+ * device, so that hr_device_set_logical is still possible afterwards. */
+HR_API uint32_t hr_device_physical_count(const char *type);
+
 /* Whether [device] is emulated; false for an invalid handle. GPU:0 is emulated where there is no CUDA device; hr_cuda_check()
  * reports why. With HEADROOM_REQUIRE_CUDA=1 in the environment there is no GPU:0 without a CUDA device (HR_NO_SUCH_DEVICE), and
  * emulated devices are EMU:0 and up. */

@@ -1,96 +1,26 @@
-"""libheadroom through ctypes: loading it, and its statuses as exceptions."""
+"""The libraries through ctypes: finding and loading them, their functions and structs, and their statuses as exceptions.
+
+`library`, `runtime` and `analysis` have the functions of libheadroom, libheadroom_runtime and libheadroom_analysis that _c/functions.py lists. A call that
+returns a status raises the exception of errors.py for it. ctypes releases the interpreter's lock during each call.
+"""
 import ctypes
 import os
+import re
+import sys
+import threading
 from pathlib import Path
 
+from ._c import functions, parse
+from ._c.structs import STRUCTS
+from .errors import BY_STATUS, Error, FileError, InUse, InvalidArgument, LibraryNotFound, NoSuchDevice, OutOfMemory  # noqa: F401 (used as _library.Error)
+
 FOLDER = Path(__file__).resolve().parent
-
-
-class Error(RuntimeError):
-    """A call of libheadroom failed. The text says what failed and what to do about it; `status` is such as "HR_IO"."""
-
-    status = "HR_?"
-
-
-class OutOfMemory(Error, MemoryError):
-    """The device, or the limit set on it, has no room for the request."""
-
-
-class InvalidArgument(Error, ValueError):
-    """An argument is outside what the function takes."""
-
-
-class NoSuchDevice(Error, LookupError):
-    """The device name cannot be parsed, or there is no such device."""
-
-
-class InUse(Error):
-    """It is in use, so it cannot be changed now."""
-
-
-class FileError(Error, OSError):
-    """A file could not be read or written, or is not what it should be."""
-
-
-class LibraryNotFound(ImportError):
-    """libheadroom could not be loaded."""
-
-
-EXCEPTIONS = {
-    "HR_INVALID_ARGUMENT": InvalidArgument,
-    "HR_BAD_LIMIT": InvalidArgument,
-    "HR_OUT_OF_MEMORY": OutOfMemory,
-    "HR_NO_HOST_MEMORY": OutOfMemory,
-    "HR_BAD_DEVICE_NAME": NoSuchDevice,
-    "HR_NO_SUCH_DEVICE": NoSuchDevice,
-    "HR_AMBIGUOUS_DEVICE": NoSuchDevice,
-    "HR_IN_USE": InUse,
-    "HR_IO": FileError,
-    "HR_BAD_FORMAT": FileError,
-    "HR_TRUNCATED": FileError,
-}
-
-# name: (result, arguments). A result of None means hr_status, which becomes an exception. Handles are structs of one integer, which are
-# passed like that integer.
 HANDLE = ctypes.c_uint64
 DEVICE = ctypes.c_uint32
-TEXT = ctypes.c_char_p
 SIZE = ctypes.c_size_t
-FUNCTIONS = {
-    "hr_version": (TEXT, []),
-    "hr_status_name": (TEXT, [ctypes.c_int]),
-    "hr_last_message": (TEXT, []),
-    "hr_environment_check": (None, []),
-    "hr_device_find": (None, [TEXT, ctypes.POINTER(DEVICE)]),
-    "hr_device_get_stats": (None, [DEVICE, ctypes.c_void_p]),
-    "hr_cuda_check": (None, []),
-    "hr_stream_import": (None, [DEVICE, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint32)]),
-    "hr_allocator_options_init_sized": (ctypes.c_int, [ctypes.c_void_p, SIZE]),
-    "hr_allocator_create": (None, [DEVICE, ctypes.c_void_p, ctypes.POINTER(HANDLE)]),
-    "hr_alloc": (None, [HANDLE, ctypes.c_void_p, ctypes.POINTER(ctypes.c_void_p)]),
-    "hr_free": (ctypes.c_int, [HANDLE, ctypes.c_void_p, ctypes.c_uint32]),  # of finalizers, which cannot raise
-    "hr_allocator_get_stats": (None, [HANDLE, ctypes.c_void_p]),
-    "hr_stats_init_sized": (ctypes.c_int, [ctypes.c_void_p, SIZE]),
-    "hr_stats_format": (SIZE, [ctypes.c_void_p, TEXT, SIZE]),
-    "hr_stats_format_json": (SIZE, [ctypes.c_void_p, TEXT, SIZE]),
-    "hr_reset_memory_stats": (None, [TEXT]),
-    "hr_get_memory_info": (None, [TEXT, ctypes.c_void_p]),
-    "hr_get_lms_enabled": (ctypes.c_bool, []),
-    "hr_allocator_get_holders": (None, [HANDLE, ctypes.c_int, ctypes.c_void_p, SIZE, ctypes.POINTER(SIZE)]),
-    "hr_lms_get_stats": (None, [HANDLE, ctypes.c_void_p]),
-    "hr_lms_check": (None, [HANDLE]),
-    "hr_allocator_check": (None, [HANDLE]),
-    "hr_allocator_trim": (None, [HANDLE, ctypes.POINTER(ctypes.c_uint64)]),
-    "hr_step_begin": (None, [HANDLE]),
-    "hr_step_end": (None, [HANDLE]),
-    "hr_trace_start": (None, [TEXT]),
-    "hr_trace_stop": (None, []),
-    "hr_trace_mark": (None, [TEXT, ctypes.c_uint64]),
-    "hr_name_text": (TEXT, [ctypes.c_uint32]),
-    "hr_name_intern": (ctypes.c_uint32, [TEXT]),
-    "hr_oom_format_text": (SIZE, [HANDLE, TEXT, SIZE]),
-    "hr_oom_format_json": (SIZE, [HANDLE, TEXT, SIZE]),
-}
+
+# Return their status: finalizers call them, which cannot raise, or the status is a value.
+UNCHECKED = {"hr_free", "hr_last_status", "hr_allocator_destroy", "hr_oom_get_last"}
 
 
 def folder():
@@ -111,16 +41,62 @@ def plugin_folder(name):
     return installed if installed.is_dir() else FOLDER.parents[1] / "plugins" / name
 
 
-def path():
-    return folder() / "libheadroom.so.0"
+def path(name="headroom"):
+    return folder() / f"lib{name}.so.0"
+
+
+# ---- structs ----
+
+_structs = {}
+
+
+def struct_type(name):
+    """The ctypes.Structure of a struct of the headers."""
+    if name not in _structs:
+        _structs[name] = parse.struct(name, STRUCTS[name], struct_type)
+    return _structs[name]
+
+
+def struct(name, /, *arguments, **fields):
+    """A struct with its defaults: those of its _init_sized function, which gets [arguments], or all fields 0. Then [fields] are set."""
+    value = struct_type(name)()
+    sized = next((each for each in (library, runtime, analysis) if each.has(f"{name}_init_sized")), None)
+    if sized is not None:
+        getattr(sized, f"{name}_init_sized")(ctypes.byref(value), ctypes.sizeof(value), *arguments)
+    elif hasattr(value, "struct_size"):
+        value.struct_size = ctypes.sizeof(value)
+    for field, contents in fields.items():
+        setattr(value, field, contents)
+    return value
+
+
+# ---- statuses ----
+
+_thread = threading.local()
+
+
+def new_report():
+    """The number of the thread's last out-of-memory report, unless an earlier exception has it; 0 = none."""
+    handle = HANDLE()
+    if library.hr_oom_get_last(ctypes.byref(handle)) or handle.value == getattr(_thread, "report", 0):
+        return 0
+    _thread.report = handle.value
+    return handle.value
+
+
+def exception(status, about=""):
+    """The exception for a status of the thread's last call. [about] names the argument that is wrong."""
+    name = library.hr_status_name(status).decode()
+    message = library.hr_last_message().decode(errors="replace")
+    error = BY_STATUS.get(name, Error)(f"{about}{message} ({name})")
+    error.status = name
+    if name == "HR_OUT_OF_MEMORY":
+        error.report_id = new_report()
+    return error
 
 
 def raise_status(status):
-    name = library.hr_status_name(status).decode()
-    message = library.hr_last_message().decode(errors="replace")
-    error = EXCEPTIONS.get(name, Error)(f"{message} ({name})")
-    error.status = name
-    raise error
+    raise exception(status)
 
 
 def check(status, function=None, arguments=None):
@@ -130,20 +106,58 @@ def check(status, function=None, arguments=None):
     return status
 
 
-def load():
-    try:
-        loaded = ctypes.CDLL(str(path()), mode=ctypes.RTLD_GLOBAL)  # plug-ins use the same copy
-    except OSError as error:
-        raise LibraryNotFound(f"cannot load libheadroom: {error}. Install the package with `pip install .`, or set HEADROOM_LIBRARY_DIR to the "
-                              "folder of libheadroom.so.0, such as `build` after `make`") from None
-    for name, (result, arguments) in FUNCTIONS.items():
-        function = getattr(loaded, name)
-        function.argtypes = arguments
-        function.restype = ctypes.c_int if result is None else result
-        if result is None:
-            function.errcheck = check
-    return loaded
+# ---- functions ----
 
+class Library:
+    """A shared library, loaded when its first function is used. Attributes are its functions."""
+
+    def __init__(self, name, prototypes, needs=None):
+        self._name = name
+        self._needs = needs
+        self._prototypes = {re.search(r"(hr_\w+)\(", line).group(1): line for line in prototypes.replace("\n", " ").split(";") if line.strip()}
+        self._loaded = None
+        self._lock = threading.Lock()
+
+    def has(self, name):
+        return name in self._prototypes
+
+    def load(self):
+        with self._lock:
+            if self._loaded is None:
+                if self._needs:
+                    self._needs.load()
+                self._loaded = self._open()
+        return self._loaded
+
+    def _open(self):
+        try:
+            return ctypes.CDLL(str(path(self._name)), mode=ctypes.RTLD_GLOBAL)  # plug-ins use the same copy
+        except OSError as error:
+            raise LibraryNotFound(f"cannot load lib{self._name}: {error}. Install the package with `pip install .`, or set HEADROOM_LIBRARY_DIR to the "
+                                  f"folder of lib{self._name}.so.0, such as `build` after `make`") from None
+
+    def __getattr__(self, name):
+        if name.startswith("_") or name not in self._prototypes:
+            raise AttributeError(f"lib{self._name} has no function {name} in python/headroom/_c/functions.py")
+        try:
+            function = getattr(self.load(), name)
+        except AttributeError:
+            raise LibraryNotFound(f"{path(self._name)} has no {name}: it is older than this package. Set HEADROOM_LIBRARY_DIR to a newer one") from None
+        prototype = " ".join(self._prototypes[name].split())
+        function.restype, function.argtypes = parse.prototype(prototype, struct_type)
+        if prototype.startswith("hr_status ") and name not in UNCHECKED:
+            function.errcheck = check
+        setattr(self, name, function)
+        return function
+
+
+library = Library("headroom", functions.HEADROOM)
+runtime = Library("headroom_runtime", functions.HEADROOM_RUNTIME, needs=library)
+analysis = Library("headroom_analysis", functions.HEADROOM_ANALYSIS, needs=library)
+library.load()
+
+
+# ---- texts ----
 
 def text_of(function, *arguments):
     """The text of a function that formats into (buffer, capacity) and returns the length of the whole text."""
@@ -156,4 +170,19 @@ def text_of(function, *arguments):
         capacity = length + 1
 
 
-library = load()
+def encoded(text, argument, example):
+    """A text for the library. TypeError or ValueError names [argument] and shows [example]."""
+    if isinstance(text, os.PathLike):
+        text = os.fspath(text)
+    if isinstance(text, bytes):
+        text = os.fsdecode(text)
+    if not isinstance(text, str):
+        raise TypeError(f"{argument} is {text!r}, not a text; give one such as {example!r}")
+    if "\0" in text:
+        raise ValueError(f"{argument} contains a 0 character: {text!r}; give a text such as {example!r}")
+    return text.encode(errors="surrogateescape")
+
+
+def ending():
+    """Whether the interpreter is shutting down: finalizers then leave everything to the end of the process."""
+    return sys is None or sys.is_finalizing()

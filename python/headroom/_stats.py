@@ -2,7 +2,7 @@
 import ctypes
 import json
 
-from ._library import DEVICE, library, text_of
+from ._library import DEVICE, encoded, library, struct, struct_type, text_of
 
 # No struct of the library is larger, and one that is too large is filled as far as the library knows it. The names of the fields come from
 # the library's own JSON.
@@ -18,17 +18,13 @@ LMS_FIELDS = """num_tensors num_pins bytes_pinned bytes_inactive bytes_reclaimed
     num_recomputes num_failed_recomputes recompute_ns num_planned_recomputes plan_again_ns""".split()
 
 
-def struct(fields):
-    """A struct of the library: struct_size, then 64-bit fields."""
-    members = [("struct_size", ctypes.c_size_t)] + [(name, ctypes.c_int64) for name in fields]
-    value = type("Struct", (ctypes.Structure,), {"_fields_": members})()
-    value.struct_size = ctypes.sizeof(value)
-    return value
+def device_name(name):
+    return None if name is None else encoded(name, "device", "GPU:0")
 
 
 def find_device(name):
     device = DEVICE()
-    library.hr_device_find(name.encode() if name else None, ctypes.byref(device))
+    library.hr_device_find(device_name(name), ctypes.byref(device))
     return device
 
 
@@ -53,11 +49,6 @@ def allocator_stats(allocator):
     return json.loads(text_of(library.hr_stats_format_json, opaque_stats(library.hr_allocator_get_stats, allocator)))
 
 
-class Holder(ctypes.Structure):
-    """hr_holder in headroom_oom.h."""
-    _fields_ = [("name", ctypes.c_uint32), ("count", ctypes.c_uint32), ("bytes", ctypes.c_int64)]
-
-
 HOLDER_KINDS = {"op": 0, "scope": 1, "tag": 2}  # hr_holder_kind
 
 
@@ -66,7 +57,7 @@ def allocator_holders(allocator, by):
         raise ValueError(f"holders by {' or '.join(map(repr, HOLDER_KINDS))}, not {by!r}")
     capacity = 256
     while True:
-        holders = (Holder * capacity)()
+        holders = (struct_type("hr_holder") * capacity)()
         count = ctypes.c_size_t()
         library.hr_allocator_get_holders(allocator, HOLDER_KINDS[by], holders, capacity, ctypes.byref(count))
         if count.value < capacity:
@@ -75,17 +66,18 @@ def allocator_holders(allocator, by):
 
 
 def lms_stats(allocator):
-    stats = struct(LMS_FIELDS)
-    library.hr_lms_get_stats(allocator, ctypes.byref(stats))
-    return {name: getattr(stats, name) for name in LMS_FIELDS}
+    stats = (ctypes.c_int64 * (len(LMS_FIELDS) + 1))()
+    stats[0] = ctypes.sizeof(stats)
+    library.hr_lms_get_stats(allocator, stats)
+    return dict(zip(LMS_FIELDS, stats[1:]))
 
 
 def memory_info(name=None):
     """{"current": bytes in use now, "peak": most bytes in use since start or reset}."""
-    info = struct(["current", "peak"])
-    library.hr_get_memory_info(name.encode() if name else None, ctypes.byref(info))
+    info = struct("hr_memory_info")
+    library.hr_get_memory_info(device_name(name), ctypes.byref(info))
     return {"current": info.current, "peak": info.peak}
 
 
 def reset_stats(name=None):
-    library.hr_reset_memory_stats(name.encode() if name else None)
+    library.hr_reset_memory_stats(device_name(name))

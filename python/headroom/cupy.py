@@ -34,18 +34,6 @@ class NotInstalled(RuntimeError):
     """install() was not called yet."""
 
 
-class Request(ctypes.Structure):
-    """hr_request in headroom.h."""
-    _fields_ = [("struct_size", ctypes.c_size_t), ("bytes", ctypes.c_size_t), ("alignment", ctypes.c_size_t), ("stream", ctypes.c_uint32),
-                ("op", ctypes.c_uint32), ("scope", ctypes.c_uint32), ("tag", ctypes.c_uint32), ("shape", ctypes.c_uint32), ("dtype", ctypes.c_int)]
-
-
-class AllocatorOptions(ctypes.Structure):
-    """The beginning of hr_allocator_options in headroom.h, with room for the rest."""
-    _fields_ = [("struct_size", ctypes.c_size_t), ("kind", ctypes.c_char_p), ("name", ctypes.c_char_p), ("limit_bytes", ctypes.c_uint64),
-                ("rest", ctypes.c_char * 512)]
-
-
 class Block:
     """The owner of one block: CuPy keeps it as long as an array uses the memory."""
 
@@ -72,10 +60,7 @@ class Device:
         self.lock = threading.Lock()
         # By address, with the stream itself: Headroom uses a stream that it knows, so it must not be destroyed.
         self.streams = {}
-        options = AllocatorOptions()
-        library.hr_allocator_options_init_sized(ctypes.byref(options), ctypes.sizeof(options))
-        options.name = b"cupy"
-        options.limit_bytes = limit
+        options = _library.struct("hr_allocator_options", name=b"cupy", limit_bytes=limit)
         handle = _library.HANDLE()
         library.hr_allocator_create(self.device, ctypes.byref(options), ctypes.byref(handle))
         self.allocator = handle.value
@@ -113,7 +98,7 @@ class Device:
             return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(0, 0, self, self.number), 0)
         stream = cupy.cuda.get_current_stream()
         number = self.number_of(stream)
-        request = Request(struct_size=ctypes.sizeof(Request), bytes=size, stream=number)
+        request = _library.struct("hr_request", bytes=size, stream=number)
         address = ctypes.c_void_p()
         try:
             library.hr_alloc(self.allocator, ctypes.byref(request), ctypes.byref(address))

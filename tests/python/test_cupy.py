@@ -207,13 +207,8 @@ class Cupy(unittest.TestCase):
         gc.collect()
         self.assertGreaterEqual(plugin.trim(), 8 << 20)
 
-    def test_structs_are_those_of_the_header(self):
+    def test_the_stream_of_the_host_is_that_of_the_header(self):
         header = (ROOT / "include" / "headroom.h").read_text()
-        for struct, kind in (("hr_request", plugin.Request), ("hr_allocator_options", plugin.AllocatorOptions)):
-            body = re.sub(r"/\*.*?\*/", "", header.split(f"typedef struct {struct} {{", 1)[1].split("}", 1)[0], flags=re.S)
-            names = [re.split(r"\W+", line.strip(" ;"))[-1] for line in body.split(";") if line.strip()]
-            ours = [name for name, _ in kind._fields_ if name != "rest"]
-            self.assertEqual(names[:len(ours)], ours)
         self.assertIn(f"#define HR_STREAM_HOST {plugin.STREAM_HOST:#x}u", header)
 
 

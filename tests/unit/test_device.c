@@ -399,6 +399,18 @@ static void test_logical_devices_number_on(void)
 	CHECK_STR(second.full_name, "/job:localhost/replica:0/task:0/device:GPU:1");
 }
 
+static void test_physical_devices_are_counted_without_using_them(void)
+{
+	configure_emulated(2, 64 * MIB, 2 * MIB);
+	CHECK_EQ(hr_device_physical_count("GPU"), 2);
+	CHECK_STATUS(HR_OK, hr_device_set_logical("GPU:0", (uint64_t[]){ 10 * MIB, 21 * MIB }, 2));
+	CHECK_EQ(hr_device_physical_count("GPU"), 2);
+	CHECK_EQ(hr_device_physical_count("CPU"), 1);
+	CHECK_EQ(hr_device_physical_count("TPU"), 0);
+	CHECK_EQ(hr_device_physical_count(NULL), 0);
+	CHECK_CONTAINS(hr_last_message(), "\"GPU\"");
+}
+
 static void test_each_logical_device_has_a_limit_of_its_own(void)
 {
 	hr__device *first, *second;
@@ -638,7 +650,7 @@ TEST_MAIN(T(test_names_are_read_as_tensorflow_reads_them), T(test_names_that_can
           T(test_devices_are_listed_gpus_then_cpu_then_sim), T(test_an_unused_device_has_no_file_and_no_thread),
           T(test_gpu_ids_count_logical_gpus), T(test_emulated_options_come_from_the_environment),
           T(test_a_bad_environment_is_reported_and_the_defaults_apply), T(test_impossible_settings_are_refused),
-          T(test_settings_after_first_use_are_refused), T(test_logical_devices_number_on),
+          T(test_settings_after_first_use_are_refused), T(test_logical_devices_number_on), T(test_physical_devices_are_counted_without_using_them),
           T(test_each_logical_device_has_a_limit_of_its_own), T(test_impossible_limits_are_refused),
           T(test_more_logical_devices_than_fit_are_refused), T(test_handles_end_with_shutdown),
           T(test_shutdown_resets_settings_and_releases_everything), T(test_a_forked_child_must_start_anew),

@@ -624,14 +624,29 @@ HR_API hr_status hr_cuda_check(void)
 	return status;
 }
 
-/* ---- settings ---- */
-
 static uint32_t physical_count(uint32_t type)
 {
 	uint32_t count = 0;
 	while (physical_number(type, count)) count++;
 	return count;
 }
+
+HR_API uint32_t hr_device_physical_count(const char *type)
+{
+	uint32_t count = 0;
+	if (!type) {
+		hr__fail(HR_INVALID_ARGUMENT, "hr_device_physical_count: type is NULL; give one such as \"GPU\"");
+		return 0;
+	}
+	if (enter() != HR_OK) return 0;
+	bool counted = count_all() == HR_OK;
+	for (uint32_t at = 0; counted && at < registry.type_count; at++)
+		if (strcmp(registry.types[at].text, type) == 0) count = physical_count(at);
+	leave();
+	return count;
+}
+
+/* ---- settings ---- */
 
 static hr_status check_limits(const hr__physical *physical, const char *name, const uint64_t *limits, size_t count)
 {

@@ -1,0 +1,25 @@
+"""The structs that the package uses. Made by tools/python-declarations.py from the headers."""
+
+STRUCTS = {
+    "hr_device_info": (
+        "size_t struct_size; char name[32]; char full_name[64]; char backend[16]; char description[96]; uint32_t physical_index; uint32_t logical_count; "
+        "uint64_t total_bytes; uint64_t free_bytes; uint64_t limit_bytes; uint64_t page_bytes; uint64_t reserved_bytes; uint64_t other_bytes"
+    ),
+    "hr_oom_options": (
+        "size_t struct_size; bool report_allocations_on_oom; uint32_t allocation_log_buffer_size; double allocation_log_sampling_rate; hr_oom_log_address "
+        "allocation_log_address; hr_oom_callback callback; void *user; bool allocation_log_allocations_only"
+    ),
+    "hr_allocator_options": (
+        "size_t struct_size; const char *kind; const char *name; uint64_t limit_bytes; uint32_t granularity; bool allow_growth; bool thread_cache; bool "
+        "stitch; hr_oom_options oom; unsigned char oom_reserved[128 - sizeof(hr_oom_options)]"
+    ),
+    "hr_request": (
+        "size_t struct_size; size_t bytes; size_t alignment; hr_stream stream; hr_name op; hr_name scope; hr_name tag; hr_shape shape; hr_dtype dtype"
+    ),
+    "hr_memory_info": (
+        "size_t struct_size; int64_t current; int64_t peak"
+    ),
+    "hr_holder": (
+        "hr_name name; uint32_t count; int64_t bytes"
+    ),
+}
