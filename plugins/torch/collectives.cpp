@@ -99,6 +99,7 @@ bool collectives_release()
 		Busy() { busy = true; }
 		~Busy() { busy = false; }
 	} in_use;
+	EngineCall call; // a Work asks an event
 	std::vector<Pending> taken;
 	{
 		std::lock_guard<std::mutex> guard(pending().lock);

@@ -30,6 +30,17 @@ hr_name ThreadNames::initial_tag()
 	return pthread_getname_np(pthread_self(), name, sizeof name) == 0 && strncmp(name, "pt_autograd", 11) == 0 ? gradients : HR_NAME_NONE;
 }
 
+EngineCall::EngineCall() : swapped(front.captures && front.captures->load(std::memory_order_relaxed) > 0)
+{
+	mode = 2; // cudaStreamCaptureModeRelaxed
+	if (swapped) front.swap_capture_mode(&mode);
+}
+
+EngineCall::~EngineCall()
+{
+	if (swapped) front.swap_capture_mode(&mode);
+}
+
 // ---- modules ----
 
 // Scopes of modules, by the address of the Python object. Python adds them when a module first runs, and removes them with the module.

@@ -9,7 +9,8 @@
 //
 // Where memory comes from:
 //     main allocator    everything but the following. An hr_allocator for each GPU
-//     private pools     blocks in segments, which are blocks of a second hr_allocator of the GPU, so that no block there has work of a stream to wait for
+//     private pools     blocks in segments, which are blocks of a second hr_allocator of the GPU, so that no block there has work of a stream to wait for.
+//                       With Large Model Support, blocks of the main allocator, which evicts tensors to make room for them
 //     shareable blocks  cudaMalloc, for programs that send tensors to other processes
 // A block that needs more than hr_free to be freed is in the table of SPECIAL blocks.
 //
@@ -80,6 +81,12 @@ struct PutOff {
 	Special special;
 };
 
+// Segments of private pools that are blocks of the main allocator, and those that were since its last reset.
+struct OwnSegments {
+	std::atomic<int64_t> count{0}, bytes{0};
+	std::atomic<int64_t> made{0}, freed{0}, bytes_made{0};
+};
+
 struct Totals {
 	int64_t allocations = 0, frees = 0, bytes_allocated = 0, bytes_freed = 0, grown = 0;
 };
@@ -89,7 +96,7 @@ struct Gpu {
 	hr_device device{};
 	std::string name;
 	hr_allocator main{};
-	hr_allocator segments{}; // of the private pools
+	hr_allocator segments{}; // of the private pools; [main] with Large Model Support
 	uint64_t total_bytes = 0;
 	uint64_t limit = 0;                       // bytes, of the main allocator as created
 	std::atomic<uint64_t> cap{UINT64_MAX};    // set_per_process_memory_fraction
@@ -111,6 +118,7 @@ struct Gpu {
 	std::atomic<int> filter_count{0};
 	std::atomic<size_t> pool_segment_bytes{0};
 	std::atomic<bool> has_pools{false};
+	OwnSegments own_segments;
 	DeviceStats pool_stats; // and of shareable blocks
 
 	// Statistics, guarded by stats_lock:
@@ -126,6 +134,8 @@ Gpu &gpu_of(c10::DeviceIndex device);
 // NULL if nothing was allocated on it.
 Gpu *gpu_if_open(c10::DeviceIndex device);
 c10::DeviceIndex gpu_count();
+// Whether its tensors can be evicted.
+bool has_lms(const Gpu &gpu);
 
 // Makes the message of an OutOfMemoryError, calls the observers and throws.
 [[noreturn]] void fail_allocation(Gpu &gpu, hr_status status, size_t bytes);
@@ -150,6 +160,10 @@ bool is_capturing(cudaStream_t stream);
 bool capture_under_way(Gpu &gpu);
 bool capture_under_way_locked(Gpu &gpu); // with Gpu::pool_lock held
 
+// The engine must not record on a captured stream. What it knows of those that are captured now is forgotten: their work from before the capture is done.
+// Called before it is called while a capture may be under way.
+void forget_captured_streams(Gpu &gpu);
+
 void put_off_free(Gpu &gpu, void *address, const Special &special);
 // Frees what was put off. With [wait] everything, after a synchronization of the device.
 void free_put_off(Gpu &gpu, bool wait);
@@ -158,6 +172,8 @@ cudaEvent_t take_event(Gpu &gpu);
 void put_event(Gpu &gpu, cudaEvent_t event);
 
 // ---- private pools ----
+
+extern std::atomic<int> pool_filters; // of all GPUs: a capture, or a thread that allocates in a MemPool
 
 struct PoolPending {
 	void *address;
@@ -205,7 +221,7 @@ extern thread_local int shareable_depth;
 
 // ---- statistics ----
 
-hr_stats main_stats(Gpu &gpu);
+hr_stats main_stats(Gpu &gpu); // segments of private pools included, where they are its blocks
 DeviceStats device_stats(Gpu &gpu);
 void reset_accumulated(Gpu &gpu);
 void reset_peaks(Gpu &gpu);

@@ -12,6 +12,7 @@
 namespace headroom {
 
 constexpr MempoolId_t CAPTURE_POOL{~0ull, ~0ull};
+std::atomic<int> pool_filters{0};
 
 static PrivatePool *find_pool(Gpu &gpu, MempoolId_t id)
 {
@@ -121,6 +122,17 @@ void pool_free(Gpu &gpu, void *address, const Special &special)
 
 // ---- segments ----
 
+// Keeps count of a segment that is a block of the main allocator.
+static void count_own(Gpu &gpu, const PrivatePool &pool, size_t bytes, bool taken)
+{
+	if (pool.source || !has_lms(gpu)) return;
+	OwnSegments &own = gpu.own_segments;
+	own.count += taken ? 1 : -1;
+	own.bytes += taken ? static_cast<int64_t>(bytes) : -static_cast<int64_t>(bytes);
+	(taken ? own.made : own.freed)++;
+	if (taken) own.bytes_made += static_cast<int64_t>(bytes);
+}
+
 static void *take_segment(Gpu &gpu, PrivatePool &pool, size_t bytes, hr_status *status)
 {
 	// A capture forbids calls that its thread may make otherwise.
@@ -131,6 +143,11 @@ static void *take_segment(Gpu &gpu, PrivatePool &pool, size_t bytes, hr_status *
 	request.stream = HR_STREAM_HOST;
 	request.scope = names.scope;
 	request.tag = names.tag;
+	if (has_lms(gpu)) {
+		forget_captured_streams(gpu);
+		*status = hr_alloc(gpu.segments, &request, &address);
+		return *status ? nullptr : address;
+	}
 	if (gpu.pool_segment_bytes + static_cast<uint64_t>(main_stats(gpu).bytes_reserved) + bytes > std::min(gpu.cap.load(), gpu.limit) &&
 	    !capture_under_way_locked(gpu))
 		hr_allocator_trim(gpu.main, nullptr);
@@ -150,6 +167,7 @@ static void return_segment(Gpu &gpu, PrivatePool &pool, const PoolSegment &segme
 	if (pool.source) pool.source->raw_delete(address);
 	else hr_free(gpu.segments, address, HR_STREAM_HOST);
 	count_segment(gpu, segment.bytes, false);
+	count_own(gpu, pool, segment.bytes, false);
 	gpu.pool_segment_bytes -= segment.bytes;
 	trace(native::TraceEntry::SEGMENT_FREE, gpu, address, segment.bytes, reinterpret_cast<cudaStream_t>(segment.stream), pool.id);
 }
@@ -161,6 +179,7 @@ static bool add_segment(Gpu &gpu, PrivatePool &pool, size_t bytes, cudaStream_t 
 	if (!address) return false;
 	pool.blocks.add_segment({reinterpret_cast<uintptr_t>(address), size, reinterpret_cast<uint64_t>(stream), BlockPool::is_small(bytes)});
 	count_segment(gpu, size, true);
+	count_own(gpu, pool, size, true);
 	gpu.pool_segment_bytes += size;
 	trace(native::TraceEntry::SEGMENT_ALLOC, gpu, address, size, stream, pool.id);
 	return true;
@@ -242,15 +261,26 @@ void pool_retain(Gpu &gpu, MempoolId_t id, native::CUDAAllocator *source, std::s
 	retain(make_pool(gpu, id), source, std::move(owner));
 }
 
+// The next call of PyTorch begins the capture. Filters of graphs match streams that are captured, those of MemPools a thread or every stream.
+static void prepare_capture(Gpu &gpu)
+{
+	keep_in_use();
+	if (capture_under_way(gpu)) return;
+	cuda::CUDAGuard device(gpu.index);
+	C10_CUDA_CHECK(cudaDeviceSynchronize()); // forget_captured_streams relies on it
+}
+
 void pool_begin(Gpu &gpu, MempoolId_t id, std::function<bool(cudaStream_t)> filter)
 {
 	cudaStream_t stream = cuda::getCurrentCUDAStream(gpu.index).stream();
+	if (has_lms(gpu) && !filter(stream)) prepare_capture(gpu);
 	std::lock_guard<std::mutex> guard(gpu.pool_lock);
 	for (const PoolFilter &other : gpu.filters) TORCH_CHECK(other.id != id, "beginAllocateToPool: already recording to mempool_id");
 	PrivatePool &pool = make_pool(gpu, id);
 	retain(pool, nullptr, nullptr);
 	gpu.filters.push_back({id, &pool, std::move(filter), stream});
 	gpu.filter_count++;
+	pool_filters++;
 }
 
 void pool_end(Gpu &gpu, MempoolId_t id)
@@ -261,6 +291,7 @@ void pool_end(Gpu &gpu, MempoolId_t id)
 		TORCH_CHECK(found != gpu.filters.end(), "endAllocatePool: not currently recording to mempool_id");
 		gpu.filters.erase(found);
 		gpu.filter_count--;
+		pool_filters--;
 	}
 	free_put_off(gpu, false);
 }

@@ -4,6 +4,8 @@
 // under the default stream.
 #include "cuda_front.h"
 
+#include <set>
+
 #include <c10/util/ApproximateClock.h>
 
 namespace headroom {
@@ -153,7 +155,8 @@ std::string history_metadata() { return user_metadata; }
 struct MainVisit {
 	Gpu *gpu;
 	std::vector<native::SegmentInfo> *segments;
-	bool open; // the last segment ends where the next chunk begins
+	std::set<void *> of_pools; // segments of private pools that are blocks of the main allocator: shown with their pools
+	bool open;                 // the last segment ends where the next chunk begins
 };
 
 static void add_block(native::SegmentInfo &segment, size_t bytes, size_t requested, bool allocated, bool active)
@@ -186,7 +189,7 @@ static native::SegmentInfo &begin_segment(MainVisit &visit, size_t address)
 static bool visit_chunk(void *context, const hr_chunk_view *chunk)
 {
 	auto &visit = *static_cast<MainVisit *>(context);
-	if (chunk->kind == HR_CHUNK_UNMAPPED) {
+	if (chunk->kind == HR_CHUNK_UNMAPPED || visit.of_pools.count(chunk->address)) {
 		visit.open = false;
 		return true;
 	}
@@ -196,9 +199,19 @@ static bool visit_chunk(void *context, const hr_chunk_view *chunk)
 	return true;
 }
 
+static std::set<void *> segments_in_main(Gpu &gpu)
+{
+	std::set<void *> found;
+	if (!has_lms(gpu)) return found;
+	std::lock_guard<std::mutex> guard(gpu.pool_lock);
+	for (const auto &pool : gpu.pools)
+		for (const auto &[base, segment] : pool->blocks.segments()) found.insert(reinterpret_cast<void *>(base));
+	return found;
+}
+
 static void add_main(Gpu &gpu, std::vector<native::SegmentInfo> *segments)
 {
-	MainVisit visit{&gpu, segments, false};
+	MainVisit visit{&gpu, segments, segments_in_main(gpu), false};
 	uint32_t regions = static_cast<uint32_t>(main_stats(gpu).num_regions);
 	for (uint32_t i = 0; i < regions; i++) {
 		visit.open = false;

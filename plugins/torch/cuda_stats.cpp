@@ -55,6 +55,20 @@ void count_segment(Gpu &gpu, size_t bytes, bool allocated)
 
 // ---- the main allocator ----
 
+// Without segments of private pools, which are counted with the pools.
+static hr_stats own_stats(Gpu &gpu)
+{
+	hr_stats stats = main_stats(gpu);
+	const OwnSegments &own = gpu.own_segments;
+	int64_t bytes = own.bytes;
+	stats.num_live -= own.count;
+	stats.num_allocs -= own.made;
+	stats.num_frees -= own.freed;
+	stats.total_bytes_allocated -= own.bytes_made;
+	for (int64_t *field : {&stats.bytes_in_use, &stats.peak_bytes_in_use, &stats.bytes_requested, &stats.bytes_reserved, &stats.peak_bytes_reserved}) *field -= bytes;
+	return stats;
+}
+
 static Totals totals_of(const Gpu &gpu, const hr_stats &stats)
 {
 	Totals totals = gpu.carried;
@@ -84,7 +98,7 @@ static DeviceStats stats_of_main(Gpu &gpu)
 {
 	DeviceStats result;
 	std::lock_guard<std::mutex> guard(gpu.stats_lock);
-	hr_stats stats = main_stats(gpu);
+	hr_stats stats = own_stats(gpu);
 	Totals totals = totals_of(gpu, stats);
 	int64_t allocations = totals.allocations - gpu.reset.allocations, frees = totals.frees - gpu.reset.frees;
 	int64_t bytes_allocated = totals.bytes_allocated - gpu.reset.bytes_allocated, bytes_freed = totals.bytes_freed - gpu.reset.bytes_freed;
@@ -159,7 +173,7 @@ void reset_accumulated(Gpu &gpu)
 {
 	{
 		std::lock_guard<std::mutex> guard(gpu.stats_lock);
-		gpu.reset = totals_of(gpu, main_stats(gpu));
+		gpu.reset = totals_of(gpu, own_stats(gpu));
 		gpu.ooms = gpu.retries = gpu.syncs = 0;
 	}
 	for_pool_stats(gpu, [](Stat &stat) { stat.reset_accumulated(); });
@@ -171,10 +185,11 @@ void reset_peaks(Gpu &gpu)
 {
 	{
 		std::lock_guard<std::mutex> guard(gpu.stats_lock);
-		Totals before = totals_of(gpu, main_stats(gpu));
+		Totals before = totals_of(gpu, own_stats(gpu));
 		hr_status status = hr_reset_memory_stats(gpu.name.c_str());
 		if (status) throw_status(status);
 		gpu.carried = before;
+		gpu.own_segments.made = gpu.own_segments.freed = gpu.own_segments.bytes_made = 0;
 		gpu.peak_live = gpu.peak_requested = gpu.peak_free = gpu.peak_free_bytes = gpu.peak_regions = 0;
 	}
 	for_pool_stats(gpu, [](Stat &stat) { stat.reset_peak(); });

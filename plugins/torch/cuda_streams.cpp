@@ -4,7 +4,8 @@
 // the first NUMBERED of PyTorch's pools. All others share the number of the BRIDGE, a stream of our own. A block for such a stream S is allocated on the
 // bridge, and S waits for the bridge. When it is freed, the bridge waits for S, or, if S may be destroyed by now, for all work of the context.
 //
-// An event is never recorded on a stream that is captured into a graph. Frees that would need one are put off until the capture has ended.
+// An event is never recorded on a stream that is captured into a graph. Frees that would need one are put off until the capture has ended. With Large Model
+// Support the engine moves tensors during a capture too: it forgets the streams that are captured, and the host stands for them.
 #include "cuda_front.h"
 
 #include <dlfcn.h>
@@ -141,17 +142,35 @@ static hr_stream find_number(Gpu &gpu, cudaStream_t stream, bool external)
 	return number;
 }
 
+static std::atomic<uint64_t> forgotten{0}; // streams that have lost their number
+
+void forget_captured_streams(Gpu &gpu)
+{
+	std::lock_guard<std::mutex> guard(gpu.stream_lock);
+	for (auto next = gpu.numbers.begin(); next != gpu.numbers.end();) {
+		auto [stream, number] = *next++;
+		if (number == gpu.bridge_number || !is_capturing(stream)) continue;
+		hr_stream_forget(gpu.device, number);
+		gpu.numbers.erase(stream);
+		gpu.imported--;
+		forgotten++;
+	}
+}
+
 hr_stream number_of(Gpu &gpu, cudaStream_t stream, bool external)
 {
 	if (!stream) return HR_STREAM_DEFAULT;
 	if (external) return find_number(gpu, stream, true);
 	thread_local cudaStream_t last = nullptr; // streams of different GPUs differ
 	thread_local hr_stream last_number = HR_STREAM_DEFAULT;
-	if (stream == last) return last_number;
+	thread_local uint64_t last_forgotten = 0;
+	uint64_t now_forgotten = forgotten.load(std::memory_order_acquire);
+	if (stream == last && now_forgotten == last_forgotten) return last_number;
 	hr_stream number = find_number(gpu, stream, false);
 	if (number != gpu.bridge_number) {
 		last = stream;
 		last_number = number;
+		last_forgotten = now_forgotten;
 	}
 	return number;
 }

@@ -22,6 +22,11 @@ thread_local int shareable_depth = 0;
 
 // ---- GPUs ----
 
+bool has_lms(const Gpu &gpu)
+{
+	return lms_enabled && gpu.index == LMS_DEVICE;
+}
+
 static hr_status create_allocator(hr_device device, const char *name, hr_allocator *out)
 {
 	hr_allocator_options options;
@@ -52,7 +57,8 @@ static Gpu &open_gpu(c10::DeviceIndex index)
 	hr_status status = describe(*gpu);
 	if (!status && index == LMS_DEVICE) gpu->main = allocator;
 	else if (!status) status = create_allocator(gpu->device, "pytorch", &gpu->main);
-	if (!status) status = create_allocator(gpu->device, "pytorch pools", &gpu->segments);
+	if (!status && has_lms(*gpu)) gpu->segments = gpu->main; // one limit for both, and eviction makes room for either
+	else if (!status) status = create_allocator(gpu->device, "pytorch pools", &gpu->segments);
 	if (status) throw_status(status);
 	gpu->limit = static_cast<uint64_t>(main_stats(*gpu).bytes_limit);
 	TORCH_CHECK(streams_open(*gpu), "Headroom could not create a stream on cuda:", int(index), ": ", hr_last_message());
@@ -90,12 +96,28 @@ static void synchronize_current()
 	synchronize(cuda::getCurrentCUDAStream(LMS_DEVICE).stream());
 }
 
-// A stream without a number is synchronized, and HR_STREAM_HOST stands for it. Does not throw, because deleters call it.
+static bool is_current_captured()
+{
+	return pool_filters.load(std::memory_order_acquire) && is_capturing(cuda::getCurrentCUDAStream(LMS_DEVICE).stream());
+}
+
+static void swap_capture_mode(int *mode)
+{
+	auto exchanged = static_cast<cudaStreamCaptureMode>(*mode);
+	if (cudaThreadExchangeStreamCaptureMode(&exchanged) == cudaSuccess) *mode = exchanged;
+}
+
+// A stream without a number is synchronized, and HR_STREAM_HOST stands for it. It also stands for a captured stream, whose work begins when the graph is
+// replayed. Does not throw, because deleters call it.
 static hr_stream current_stream()
 {
 	try {
 		Gpu &gpu = gpu_of(LMS_DEVICE);
 		cuda::CUDAStream current = cuda::getCurrentCUDAStream(LMS_DEVICE);
+		if (pool_filters.load(std::memory_order_acquire)) {
+			forget_captured_streams(gpu);
+			if (is_capturing(current.stream())) return HR_STREAM_HOST;
+		}
 		hr_stream number = number_of(gpu, current.stream(), is_external(current));
 		if (number != gpu.bridge_number) return number;
 		synchronize(current.stream());
@@ -164,7 +186,7 @@ static bool make_room(Gpu &gpu)
 // Headroom enforces the limit of each of its allocators. This is for both together, and for a fraction set later.
 static bool is_over_cap(Gpu &gpu, size_t bytes, uint64_t *used, uint64_t *cap)
 {
-	if (lms_enabled && gpu.index == LMS_DEVICE) return false; // eviction makes room; the engine knows the limit
+	if (has_lms(gpu)) return false; // eviction makes room; the engine knows the limit
 	*cap = gpu.cap.load(std::memory_order_relaxed);
 	uint64_t pools = gpu.pool_segment_bytes.load(std::memory_order_relaxed);
 	if (*cap == UINT64_MAX && (pools == 0 || limit_setting == 0)) return false;
@@ -223,9 +245,6 @@ static void *allocate_plain(Gpu &gpu, size_t bytes, cudaStream_t stream, bool ex
 static void *allocate_in_pool(Gpu &gpu, size_t bytes, cudaStream_t stream)
 {
 	hr_status status;
-	// The graph would contain addresses of tensors that move later.
-	TORCH_CHECK(!lms_enabled || !is_capturing(stream), "Headroom does not support CUDA graphs with lms=True: run without them (torch.compile: not in mode "
-		"'reduce-overhead' or 'max-autotune'), or call headroom.torch.install(lms=False)");
 	{
 		std::lock_guard<std::mutex> guard(gpu.pool_lock);
 		PrivatePool *pool = pool_for(gpu, stream);
@@ -287,9 +306,17 @@ static void *allocate_address(Gpu &gpu, size_t bytes, cudaStream_t stream, bool 
 	return shareable_depth ? allocate_shareable(gpu, bytes, stream) : allocate_plain(gpu, bytes, stream, external);
 }
 
+// Whether a private pool takes a request of the calling thread. A graph contains the addresses of what it allocates.
+static bool is_for_pool(Gpu &gpu)
+{
+	if (gpu.filter_count.load(std::memory_order_acquire) == 0) return false;
+	std::lock_guard<std::mutex> guard(gpu.pool_lock);
+	return pool_for(gpu, cuda::getCurrentCUDAStream(gpu.index).stream()) || capture_under_way_locked(gpu);
+}
+
 static bool is_movable(Gpu &gpu, size_t bytes)
 {
-	return lms_enabled && bytes >= movable_bytes && gpu.index == LMS_DEVICE && !shareable_depth && gpu.filter_count.load(std::memory_order_acquire) == 0;
+	return lms_enabled && bytes >= movable_bytes && gpu.index == LMS_DEVICE && !shareable_depth && !is_for_pool(gpu);
 }
 
 static c10::DataPtr allocate_movable(Gpu &gpu, size_t bytes, c10::Device device)
@@ -444,7 +471,7 @@ struct CudaAllocator final : native::CUDAAllocator {
 		size_t free = 0, total = 0;
 		cuda::CUDAGuard guard(device);
 		C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-		int64_t growth = std::min(static_cast<int64_t>(free), limit - stats.bytes_reserved - static_cast<int64_t>(gpu.pool_segment_bytes.load()));
+		int64_t growth = std::min(static_cast<int64_t>(free), limit - stats.bytes_reserved - (has_lms(gpu) ? 0 : static_cast<int64_t>(gpu.pool_segment_bytes.load())));
 		*largest = static_cast<size_t>(std::max(std::max<int64_t>(stats.largest_free_block, growth), int64_t(0)));
 	}
 	void *getBaseAllocation(void *address, size_t *size) override
@@ -513,7 +540,7 @@ struct CudaAllocator final : native::CUDAAllocator {
 		TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
 		Gpu &gpu = gpu_of(device);
 		uint64_t cap = static_cast<uint64_t>(fraction * static_cast<double>(gpu.total_bytes));
-		if (lms_enabled && device == LMS_DEVICE) {
+		if (has_lms(gpu)) {
 			hr_status status = hr_lms_set_limit(gpu.main, fraction == 1 ? 0 : std::max<uint64_t>(cap, 1));
 			if (status) throw_status(status);
 		}
@@ -623,7 +650,8 @@ extern "C" HR_API hr_status headroom_torch_install_cuda(const headroom::Settings
 	if (status || (status = hr_device_find("GPU:0", &device))) return status;
 	if (!guard_open()) return HR_NO_HOST_MEMORY;
 	limit_setting = settings->limit;
-	if ((status = open_allocator(device, *settings, {c10::DeviceType::CUDA, current_stream, true, synchronize_current, nullptr}))) return status;
+	if ((status = open_allocator(device, *settings, {c10::DeviceType::CUDA, current_stream, true, synchronize_current, nullptr, is_current_captured, &pool_filters, swap_capture_mode})))
+		return status;
 	c10::SetAllocator(c10::DeviceType::CUDA, instance, 0);
 	native::allocator.store(instance);
 	return HR_OK;

@@ -346,6 +346,14 @@ static void skip_pinned()
 	thread.accesses.resize(left);
 }
 
+// Of an op that is captured into a graph, which uses them at their present address whenever it is replayed.
+static void keep_inputs(Frame &frame, const at::RecordFunction &function)
+{
+	std::vector<Record *> records = std::move(thread.records); // keeping them may run other ops on this thread
+	hr_status status = keep_records(records.data(), records.size());
+	if (status) fail_op(frame, function, status);
+}
+
 static void pin_inputs(Frame &frame, const at::RecordFunction &function, const OpInfo &info)
 {
 	collect(function, info);
@@ -357,6 +365,7 @@ static void pin_inputs(Frame &frame, const at::RecordFunction &function, const O
 		hr_status status = end_recipes_of(storage);
 		if (status) return fail_op(frame, function, status);
 	}
+	if (front.captured && front.captured()) return keep_inputs(frame, function);
 	if (!info.collective) skip_pinned(); // a collective's pins are its own
 	if (thread.records.empty()) return;
 	// Waiting for a collective may run other ops on this thread, which use the lists.
@@ -483,6 +492,7 @@ static void end_collective(Frame &frame, const at::RecordFunction &function)
 	std::vector<Record *> created(thread.fresh.begin() + static_cast<ptrdiff_t>(frame.first_fresh), thread.fresh.end());
 	for (Record *record : pinned) record->op = 0;
 	for (Record *record : created) record->op = 0;
+	if (front.captured && front.captured()) return; // it is complete when the graph is replayed, and its records are kept
 	if (!collective_begin(function.outputs(), frame.message, pinned, created)) return;
 	thread.pinned.resize(frame.first_pinned);
 	thread.fresh.resize(frame.first_fresh);
@@ -516,16 +526,27 @@ void section_begin(const std::vector<at::Tensor> &arguments)
 	};
 	for (const at::Tensor &tensor : arguments) visit_tensor(tensor, visit);
 	hr_status status = thread.records.empty() ? HR_OK : pin_records(thread.records.data(), thread.accesses.data(), thread.records.size());
+	std::vector<Record *> pinned = thread.records;
+	if (!status && front.captured && front.captured() && (status = keep_records(pinned.data(), pinned.size()))) unpin_records(pinned.data(), pinned.size());
 	if (status) {
 		std::string text = failure_text(status);
 		if (--thread.ops == 0) end_outermost();
 		throw_text(status, text);
 	}
-	for (Record *record : thread.records) {
+	for (Record *record : pinned) {
 		record->used = true;
 		list_fresh(record);
 	}
-	thread.sections.push_back(thread.records);
+	thread.sections.push_back(std::move(pinned));
+}
+
+void keep_in_use()
+{
+	std::vector<Record *> records = thread.pinned;
+	records.insert(records.end(), thread.fresh.begin(), thread.fresh.end());
+	for (const auto &section : thread.sections) records.insert(records.end(), section.begin(), section.end());
+	hr_status status = keep_records(records.data(), records.size());
+	if (status) throw_status(status);
 }
 
 void section_end()

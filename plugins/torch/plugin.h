@@ -53,6 +53,10 @@ struct FrontTable {
 	bool rests_on_copy;
 	void (*synchronize)(); // waits for the stream of the calling thread; nullptr = nothing to wait for
 	hr_status (*wait_for_inputs)(hr_stream stream); // waits until an op may read what was queued on [stream]; nullptr = ops are queued there too
+	// CUDA graphs; nullptr = the device has none.
+	bool (*captured)();                  // whether the stream of the calling thread is captured into a graph
+	const std::atomic<int> *captures;    // above 0 while one may be
+	void (*swap_capture_mode)(int *mode); // which calls of CUDA are forbidden to the calling thread while a stream is captured
 };
 
 struct Settings {
@@ -71,6 +75,19 @@ enum RecomputeSetting {
 	RECOMPUTE_OFF = 0,
 	RECOMPUTE_CHEAP = 1,  // results of ops are dropped and computed again where that is cheaper than moving them
 	RECOMPUTE_ALWAYS = 2, // whatever it costs; for tests
+};
+
+// While a graph is captured, CUDA forbids calls that the engine has to make. On the calling thread they are allowed while this object exists.
+class EngineCall {
+public:
+	EngineCall();
+	~EngineCall();
+	EngineCall(const EngineCall &) = delete;
+	EngineCall &operator=(const EngineCall &) = delete;
+
+private:
+	bool swapped;
+	int mode = 0;
 };
 
 // A resting address that nothing may access. guard_open() is called first; it returns false if the system has no addresses left.
@@ -162,6 +179,8 @@ void end_on_host(Record *record);
 
 // Pins the tensor for as long as it lives: its address has left PyTorch.
 hr_status keep_record(Record *record);
+// The same for [count] records. Those before the first failure are kept.
+hr_status keep_records(Record *const *records, size_t count);
 
 // Its address without access, which no other storage has.
 void *record_identity(Record *record);
@@ -234,6 +253,9 @@ void op_check();
 // allocates meanwhile stays pinned until the end. Sections nest. Throws c10::OutOfMemoryError.
 void section_begin(const std::vector<at::Tensor> &arguments);
 void section_end();
+
+// A capture is about to begin on the calling thread: what its sections and ops use is kept, because kernels without ops may use it. Throws as above.
+void keep_in_use();
 
 // ---- collectives ----
 

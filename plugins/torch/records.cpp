@@ -114,6 +114,7 @@ static c10::DataPtr allocate_tensor(size_t bytes, c10::Device device)
 
 c10::DataPtr allocate(size_t bytes, c10::Device device)
 {
+	EngineCall call;
 	op_check();
 	if (bytes == 0) return c10::DataPtr(nullptr, nullptr, free_small, device);
 	return lms_enabled && bytes >= movable_bytes ? allocate_tensor(bytes, device) : allocate_block(bytes, device);
@@ -123,6 +124,7 @@ c10::DataPtr allocate(size_t bytes, c10::Device device)
 
 static void free_small(void *address)
 {
+	EngineCall call;
 	// The stream of the request and those of record_stream are waited for, as PyTorch's programs expect; no other stream uses the block.
 	if (address) hr_free(allocator, address, HR_STREAM_HOST);
 }
@@ -184,6 +186,7 @@ static void destroy_others()
 static void destroy_record(Record *record)
 {
 	if (forked) return; // the tensor is the parent's
+	EngineCall call;
 	give_up_pins(record);
 	if (take_on_host(record)) hr_tensor_host_end(record->tensor);
 	destroy_tensor(record);
@@ -297,6 +300,7 @@ static hr_status engine_pin(Record *const *records, const hr_access *accesses, s
 hr_status pin_records(Record *const *records, const hr_access *accesses, size_t count)
 {
 	if (forked) return pin_in_child(records, count);
+	EngineCall call;
 	hr_status status = engine_pin(records, accesses, count);
 	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = engine_pin(records, accesses, count);
 	if (status) return status;
@@ -411,6 +415,7 @@ static void unpin_in_engine(Record *const *records, size_t count, Record *const 
 
 void unpin_records(Record *const *records, size_t count, Record *const *fresh, size_t fresh_count)
 {
+	EngineCall call;
 	if (!forked) unpin_in_engine(records, count, fresh, fresh_count);
 	for (size_t i = 0; i < count; i++) record_release(records[i]);
 	for (size_t i = 0; i < fresh_count; i++) record_release(fresh[i]);
@@ -428,6 +433,13 @@ hr_status keep_record(Record *record)
 	hr_status status = pin_records(&record, &access, 1);
 	if (status) record->kept = false;
 	else record_release(record); // the pin ends with the storage, not with a frame
+	return status;
+}
+
+hr_status keep_records(Record *const *records, size_t count)
+{
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < count && !status; i++) status = keep_record(records[i]);
 	return status;
 }
 

@@ -3,84 +3,20 @@
 
     HEADROOM_LIBRARY_DIR=build torch_allocator.py [--native] [GROUP...]
 
-Prints a line for each check and the count at the end; exit status 1 if a check failed, 77 without PyTorch or a GPU. Each group is a process of its own,
-so that a crash does not hide the rest. --native runs the same checks on PyTorch's own allocator, to tell an error of a check from one of Headroom.
+groups.py says what it prints.
 """
 import contextlib
 import ctypes
-import faulthandler
 import os
-import re
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import traceback
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-SKIPPED = 77
-MIB = 1 << 20
-GIB = 1 << 30
-NATIVE = "--native" in sys.argv
-
-counts = {"ok": 0, "FAILED": 0}
-checks = {}
-
-
-def group(name):
-    def register(function):
-        checks[name] = function
-        return function
-    return register
-
-
-@contextlib.contextmanager
-def check(name):
-    """What follows must not raise."""
-    try:
-        yield
-    except BaseException as error:    # SystemExit of a library included
-        counts["FAILED"] += 1
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        print(f"FAILED {name}: {type(error).__name__}: {str(error)[:600]} (line {where.lineno} of {Path(where.filename).name})", flush=True)
-    else:
-        counts["ok"] += 1
-        print(f"ok     {name}", flush=True)
-
-
-def equal(seen, expected, what="value"):
-    assert seen == expected, f"{what} is {seen!r}, not {expected!r}"
-
-
-def install(**options):
-    import torch
-    if not NATIVE:
-        sys.path.insert(0, str(ROOT / "python"))
-        import warnings
-        warnings.simplefilter("ignore")
-        import headroom.torch
-        headroom.torch.install(device="cuda", **options)
-    torch.cuda.init()
-    return torch
-
-
-def tensor_of(torch, size, value=None, **options):
-    made = torch.empty(size, dtype=torch.uint8, device="cuda", **options)
-    return made if value is None else made.fill_(value)
-
-
-def raises(kind, text, function, *arguments, **options):
-    try:
-        function(*arguments, **options)
-    except kind as error:
-        assert re.search(text, str(error), re.S), f"the message lacks {text!r}: {error}"
-        return error
-    raise AssertionError(f"no {kind.__name__}")
-
+import groups
+from groups import GIB, MIB, NATIVE, check, equal, group, install, raises, skip, tensor_of
 
 # ---- statistics ----
 
@@ -93,7 +29,7 @@ def microseconds(function, *arguments):
 
 def figures(torch):
     """Prints what Python calls take. They should take no longer than with the native allocator."""
-    name = "native" if NATIVE else "headroom"
+    name = "native" if groups.NATIVE else "headroom"
     calls = [("torch.empty and free", tensor_of, (torch, 4096)), ("_cuda_memoryStats", torch._C._cuda_memoryStats, (0,)),
              ("memory_stats", torch.cuda.memory_stats, ()), ("memory_allocated", torch.cuda.memory_allocated, ())]
     for what, function, arguments in calls:
@@ -108,8 +44,7 @@ def headroom_figures():
 @group("native-figures")
 def native_figures():
     """The same calls with PyTorch's own allocator, in the same run."""
-    global NATIVE
-    NATIVE = True
+    groups.NATIVE = True
     figures(install())
 
 
@@ -712,7 +647,7 @@ def compiled():
     try:
         import triton    # noqa: F401
     except ImportError:
-        print("       skipped: no Triton")
+        skip("torch.compile", "no Triton")
         return
 
     class Net(torch.nn.Module):
@@ -809,68 +744,6 @@ def sharing():
         del tensor
 
 
-# ---- running them ----
-
-def stack_of_crash(command):
-    """The C stack of a command that crashes, where a debugger is installed."""
-    debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
-    if not debugger:
-        return ""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        result = subprocess.run([debugger, "-batch", "-ex", "run", "-ex", "bt 40", "--args", *command], capture_output=True, text=True, timeout=240)
-        return result.stdout[result.stdout.find("received signal"):][:6000]
-    return ""
-
-
-def run_group(name):
-    begin = time.monotonic()
-    command = [sys.executable, __file__, "--only", name] + (["--native"] if NATIVE else [])
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=240)
-        output, code, errors = result.stdout, result.returncode, result.stderr
-    except subprocess.TimeoutExpired as error:
-        output, code, errors = (error.stdout or b"").decode(), "no end after 240 s", (error.stderr or b"").decode()
-    ok, failed = len(re.findall("^ok ", output, re.M)), len(re.findall("^FAILED ", output, re.M))
-    if code not in (0, 1):
-        failed += 1
-        output += f"FAILED group {name}: {'signal ' + str(-code) if isinstance(code, int) and code < 0 else code}\n{errors[-3000:]}\n"
-        if isinstance(code, int) and code < 0:
-            output += stack_of_crash(command)
-    elif failed:
-        output += errors[-1500:]
-    print(f"== {name}, {time.monotonic() - begin:.1f} s\n{output}", end="", flush=True)
-    return ok, failed
-
-
-def main():
-    wanted = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-    try:
-        import torch
-    except ImportError:
-        print("skipped: no PyTorch")
-        return SKIPPED
-    if "--only" in sys.argv:
-        faulthandler.enable()    # a crash prints where it was
-        with check(f"{wanted[0]}: the group ran to its end"):
-            checks[wanted[0]]()
-        return 1 if counts["FAILED"] else 0
-    if not torch.cuda.is_available():
-        print("skipped: PyTorch sees no GPU")
-        return SKIPPED
-    if not NATIVE:
-        sys.path.insert(0, str(ROOT / "python"))
-        from headroom.torch import _build
-        _build.build(True)    # once, before the groups need it
-    # "limits" and "pools" take all memory of the card, "statistics" compares its free memory, and figures are those of an idle machine.
-    alone = [name for name in checks if name in ("limits", "pools", "statistics", "figures", "native-figures")]
-    together = [name for name in checks if name not in alone]
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(run_group, [name for name in together if not wanted or name in wanted]))
-    results += [run_group(name) for name in alone if not wanted or name in wanted]
-    passed, failed = (sum(column) for column in zip(*results))
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    # "limits" and "pools" take all memory of the card, "statistics" compares its free memory, and figures are those of an idle machine.
+    sys.exit(groups.main(alone=("limits", "pools", "statistics", "figures", "native-figures")))

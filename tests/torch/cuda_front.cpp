@@ -1,210 +1,13 @@
-// cuda_front.cpp - the CUDA front of plugins/torch without a card: the emulated device stands for the GPU, and this program supplies the functions of
-// CUDA's runtime that the front calls. Kernels are not run; capture is a flag of a stream. It checks the bookkeeping: which memory is handed out, reused,
-// counted and returned, and that no event is recorded on a stream that is captured or destroyed.
+// cuda_front.cpp - the CUDA front of plugins/torch without a card (fake_cuda_runtime.h). Kernels are not run. It checks the bookkeeping: which memory is
+// handed out, reused, counted and returned, and that no event is recorded on a stream that is captured or destroyed. cuda_lms.cpp has Large Model Support.
 //
-// With RUNTIME_ONLY it is a library of these functions, for a Python that loads it first; with DRIVER_ONLY, what PyTorch needs of the driver.
+// With RUNTIME_ONLY it is a library of the runtime's functions, for a Python that loads it first; with DRIVER_ONLY, what PyTorch needs of the driver.
 #ifdef DRIVER_ONLY
 extern "C" int cuDevicePrimaryCtxGetState(int, unsigned *flags, int *active) { *flags = 0; *active = 1; return 0; }
 #else
-#include <c10/cuda/CUDACachingAllocator.h>
-#include <c10/cuda/CUDAGuard.h>
-#include <headroom.h>
-#include <torch/version.h>
+#include "fake_cuda_runtime.h"
 
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <map>
-#include <mutex>
-#include <set>
-#include <string>
-#include <thread>
-#include <vector>
-
-namespace native = c10::cuda::CUDACachingAllocator;
-using c10::MempoolId_t;
-
-constexpr size_t KIB = 1 << 10, MIB = 1 << 20;
-
-static void must(bool holds, const char *what, int line)
-{
-	if (holds) return;
-	fprintf(stderr, "cuda_front: line %d: not true: %s\n", line, what);
-	abort();
-}
-#define MUST(condition) must(condition, #condition, __LINE__)
-
-// ---- the runtime ----
-
-static std::mutex runtime_lock;
-static std::set<cudaStream_t> capturing, destroyed;
-static std::set<cudaEvent_t> pending; // events that have not happened
-static bool hold_events;              // new events do not happen
-static long next_handle = 0x1000, synchronizations;
-static thread_local int current_device;
-
-static void touch(cudaStream_t stream)
-{
-	must(!capturing.count(stream), "an event is recorded on a stream that is captured", 0);
-	must(!destroyed.count(stream), "a destroyed stream is used", 0);
-}
-
-extern "C" {
-cudaError_t cudaGetDeviceCount(int *count) { *count = 1; return cudaSuccess; }
-cudaError_t cudaGetDevice(int *device) { *device = current_device; return cudaSuccess; }
-cudaError_t cudaSetDevice(int device) { current_device = device; return cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int *version) { *version = 13000; return cudaSuccess; }
-cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest) { *least = 0; *greatest = -5; return cudaSuccess; }
-static cudaError_t make_stream(cudaStream_t *stream)
-{
-	std::lock_guard<std::mutex> guard(runtime_lock);
-	*stream = reinterpret_cast<cudaStream_t>(next_handle += 16);
-	return cudaSuccess;
-}
-cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int) { return make_stream(stream); }
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned) { return make_stream(stream); }
-cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status)
-{
-	std::lock_guard<std::mutex> guard(runtime_lock);
-	must(!destroyed.count(stream), "a destroyed stream is used", 0);
-	*status = capturing.count(stream) ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-	return cudaSuccess;
-}
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
-{
-	std::lock_guard<std::mutex> guard(runtime_lock);
-	*event = reinterpret_cast<cudaEvent_t>(next_handle += 16);
-	return cudaSuccess;
-}
-cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
-{
-	std::lock_guard<std::mutex> guard(runtime_lock);
-	touch(stream);
-	if (hold_events) pending.insert(event);
-	return cudaSuccess;
-}
-cudaError_t cudaEventQuery(cudaEvent_t event)
-{
-	std::lock_guard<std::mutex> guard(runtime_lock);
-	return pending.count(event) ? cudaErrorNotReady : cudaSuccess;
-}
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t, unsigned)
-{
-	std::lock_guard<std::mutex> guard(runtime_lock);
-	touch(stream);
-	return cudaSuccess;
-}
-cudaError_t cudaDeviceSynchronize()
-{
-	std::lock_guard<std::mutex> guard(runtime_lock);
-	must(capturing.empty(), "the device is synchronized during a capture", 0);
-	pending.clear();
-	synchronizations++;
-	return cudaSuccess;
-}
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
-cudaError_t cudaMalloc(void **address, size_t bytes) { *address = aligned_alloc(512, (bytes + 511) / 512 * 512); return cudaSuccess; }
-cudaError_t cudaFree(void *address) { free(address); return cudaSuccess; }
-cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { *free = 512 * MIB; *total = 1024 * MIB; return cudaSuccess; }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
-cudaError_t cudaPeekAtLastError() { return cudaSuccess; }
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *) { return cudaSuccess; }
-cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *address) { memset(handle, 0, sizeof *handle); memcpy(handle, &address, sizeof address); return cudaSuccess; }
-cudaError_t cudaIpcOpenMemHandle(void **address, cudaIpcMemHandle_t handle, unsigned) { memcpy(address, &handle, sizeof *address); return cudaSuccess; }
-cudaError_t cudaIpcCloseMemHandle(void *) { return cudaSuccess; }
-
-#ifdef RUNTIME_ONLY
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp *device, int)
-{
-	memset(device, 0, sizeof *device);
-	strcpy(device->name, "none");
-	device->major = 9;
-	device->totalGlobalMem = 1024 * MIB;
-	device->multiProcessorCount = 1;
-	device->warpSize = 32;
-	return cudaSuccess;
-}
-cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr, int) { *value = 1; return cudaSuccess; }
-cudaError_t cudaRuntimeGetVersion(int *version) { *version = 13000; return cudaSuccess; }
-cudaError_t cudaDeviceCanAccessPeer(int *can, int, int) { *can = 0; return cudaSuccess; }
-#endif
-
-// The emulated device has streams of its own.
-hr_status hr_stream_import(hr_device device, uint64_t, hr_stream *out) { return hr_stream_create(device, out); }
-hr_status hr_cuda_check(void) { return HR_OK; }
-
-#ifdef RUNTIME_ONLY
-}
-#else
-struct Settings {
-	uint64_t limit, movable, host_limit;
-	const char *spill_dir, *policy;
-	int lms, verify;
-};
-hr_status headroom_torch_install_cuda(const Settings *settings);
-void headroom_torch_shareable(int change);
-uint64_t headroom_torch_allocator(void);
-}
-
-namespace c10::cuda::_internal {
-C10_CUDA_API void setHasPrimaryContext(bool (*function)(DeviceIndex)); // libtorch_cuda sets it, which this program does not load
-}
-
-// ---- helpers ----
-
-static native::CUDAAllocator *allocator;
-
-static c10::CachingDeviceAllocator::Stat stat(const c10::CachingDeviceAllocator::StatArray &array) { return array[0]; }
-static int64_t allocated() { return stat(allocator->getDeviceStats(0).allocated_bytes).current; }
-
-static cudaStream_t external_stream()
-{
-	cudaStream_t stream;
-	make_stream(&stream);
-	return stream;
-}
-
-static void set_capturing(cudaStream_t stream, bool on)
-{
-	std::lock_guard<std::mutex> guard(runtime_lock);
-	if (on) capturing.insert(stream);
-	else capturing.erase(stream);
-}
-
-struct Capture { // what torch.cuda.graph does
-	c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
-	c10::cuda::CUDAStreamGuard guard{stream};
-	MempoolId_t id;
-	explicit Capture(MempoolId_t pool) : id(pool)
-	{
-		cudaStream_t raw = stream.stream();
-		allocator->beginAllocateToPool(0, id, [raw](cudaStream_t asked) { return asked == raw && capturing.count(raw); });
-		set_capturing(raw, true);
-	}
-	~Capture()
-	{
-		set_capturing(stream.stream(), false);
-		allocator->endAllocateToPool(0, id);
-	}
-};
-
-static size_t pool_bytes(MempoolId_t id)
-{
-	size_t bytes = 0;
-	for (const auto &segment : allocator->snapshot(id).segments) bytes += segment.total_size;
-	return bytes;
-}
-
-template <typename Call> static std::string message_of(Call call)
-{
-	try {
-		call();
-	} catch (const c10::Error &error) {
-		return error.what();
-	}
-	return "";
-}
-
+#ifndef RUNTIME_ONLY
 // ---- the checks ----
 
 static void statistics_count_every_block()
@@ -596,81 +399,20 @@ static void threads_share_no_byte()
 	for (auto &thread : threads) thread.join();
 }
 
-// With Large Model Support: blocks of 1 MiB and more are tensors of the engine.
-static void movable_tensors_are_counted_and_freed()
+int main()
 {
-	int64_t base = allocated();
-	c10::DataPtr a = allocator->allocate(4 * MIB), small = allocator->allocate(KIB);
-	MUST(allocated() == base + int64_t(4 * MIB + KIB));
-	a.clear();
-	small.clear();
-	MUST(allocated() == base);
-	void *raw = allocator->raw_allocate(4 * MIB); // the deleter of a block and that of the allocator may differ
-	MUST(allocated() == base + int64_t(4 * MIB));
-	allocator->raw_deallocate(raw);
-	MUST(allocated() == base);
-	{
-		c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(external_stream(), 0));
-		c10::DataPtr b = allocator->allocate(4 * MIB);
-		MUST(allocated() == base + int64_t(4 * MIB));
-	}
-	MUST(allocated() == base);
-	allocator->setMemoryFraction(0.5, 0);
-	allocator->setMemoryFraction(1, 0);
-	MUST(message_of([] { allocator->allocate(1ull << 40); }).find("out of memory") != std::string::npos);
-	MUST(message_of([] {
-		Capture capture({70, 0});
-		allocator->allocate(MIB);
-	}).find("lms=True") != std::string::npos);
-}
-
-static void streams_recorded_for_a_movable_tensor_do_not_outlive_it()
-{
-	int64_t base = allocated();
-	c10::DataPtr movable = allocator->allocate(4 * MIB);
-	void *address = movable.get();
-	allocator->recordStream(movable, c10::cuda::getStreamFromExternal(external_stream(), 0));
-	movable.clear();
-	MUST(allocated() == base);
-	std::vector<c10::DataPtr> small; // blocks that do not move, until one has the address
-	while (small.empty() || small.back().get() != address) {
-		MUST(small.size() < 100);
-		small.push_back(allocator->allocate(512 * KIB));
-	}
-	small.clear();
-	MUST(allocated() == base); // a block that an external stream used is freed later
-}
-
-int main(int count, char **arguments)
-{
-	Settings settings{};
-	bool lms = count > 1 && std::string(arguments[1]) == "lms";
-	settings.lms = lms;
-	c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
-	settings.limit = 900 * MIB;
-	hr_status status = headroom_torch_install_cuda(&settings);
-	if (status) {
-		fprintf(stderr, "cuda_front: %s\n", hr_last_message());
-		return 1;
-	}
-	allocator = native::get();
-	allocator->init(1);
-	MUST(allocator->name() == "headroom" && allocator->initialized());
-	static const struct { const char *name; void (*run)(); bool lms; } checks[] = {
-#define CHECK(name) {#name, name, false}
-#define CHECK_LMS(name) {#name, name, true}
+	start({});
+	static const struct { const char *name; void (*run)(); } checks[] = {
+#define CHECK(name) {#name, name}
 		CHECK(statistics_count_every_block), CHECK(out_of_memory_is_counted_and_observed),
 		CHECK(memory_of_pools_counts_against_the_limit), CHECK(streams_of_any_number_get_memory),
-		CHECK(external_streams_may_be_destroyed), CHECK(the_default_stream_is_recorded_after_an_external_one), CHECK(a_capture_allocates_in_its_pool), CHECK(graphs_of_a_pool_keep_their_memory),
-		CHECK(frees_in_a_pool_wait_for_recorded_streams),
+		CHECK(external_streams_may_be_destroyed), CHECK(the_default_stream_is_recorded_after_an_external_one), CHECK(a_capture_allocates_in_its_pool),
+		CHECK(graphs_of_a_pool_keep_their_memory), CHECK(frees_in_a_pool_wait_for_recorded_streams),
 		CHECK(checkpoints_restore_a_pool), CHECK(a_pool_exists_while_it_is_used), CHECK(snapshots_have_every_block),
 		CHECK(only_shareable_tensors_are_shared), CHECK(threads_share_no_byte), CHECK(the_history_is_a_ring),
-		CHECK_LMS(movable_tensors_are_counted_and_freed), CHECK_LMS(streams_recorded_for_a_movable_tensor_do_not_outlive_it),
 #undef CHECK
-#undef CHECK_LMS
 	};
 	for (const auto &check : checks) {
-		if (check.lms != lms) continue;
 		fprintf(stderr, "%s\n", check.name);
 		check.run();
 	}

@@ -15,8 +15,8 @@ READING = {torch.Tensor: ["tolist", "apply_", "map_", "map2_"],
            torch.UntypedStorage: ["tolist", "__getitem__", "__setitem__", "_write_file", "_set_from_file", "byteswap", "fill_", "resize_"]}
 # Functions of torch._C that make a DLPack capsule, also for Tensor.__dlpack__. Other modules have them under public names.
 EXPORTING = ["_to_dlpack", "_to_dlpack_versioned"]
-# Modules of PyTorch that compare addresses and do not access memory. They get a number that each storage has for itself.
-COMPARING = ("torch.distributed.fsdp.", "torch.distributed.utils", "torch.nn.modules.rnn")
+# Modules of PyTorch that compare addresses, or test their alignment, and do not access memory. They get an address that no other storage has.
+COMPARING = ("torch.distributed.fsdp.", "torch.distributed.utils", "torch.nn.modules.rnn", "torch._inductor.utils")
 
 
 def only_compares(frame):
@@ -60,7 +60,9 @@ class Addresses:
             if not self.is_ours(value):
                 return original(value, *args, **kwargs)
             if name == "data_ptr" and (getattr(self.local, "serializing", False) or only_compares(sys._getframe(1))):
-                return torch.ops.headroom.identity(as_tensor(value))
+                tensor = as_tensor(value)
+                identity = torch.ops.headroom.identity(tensor)
+                return identity + tensor.storage_offset() * tensor.element_size() if identity else 0
             if leaves:
                 torch.ops.headroom.keep([as_tensor(value)])
                 return original(value, *args, **kwargs)

@@ -1,0 +1,384 @@
+// cuda_lms.cpp - Large Model Support of the CUDA front without a card (fake_cuda_runtime.h): movable tensors and CUDA graphs.
+//
+// Ops are registered as PyTorch's are. Their kernels run on the calling thread, after what the engine has queued for their stream; those of a captured
+// stream run when the graph is replayed, at the addresses that they had during the capture.
+#include "fake_cuda_runtime.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <functional>
+
+extern "C" int64_t headroom_torch_pinned_records(void);
+
+// ---- ops ----
+
+struct Graph {
+	std::vector<std::function<void()>> kernels;
+	void replay() const
+	{
+		for (const auto &kernel : kernels) kernel();
+	}
+};
+static Graph *recorded; // by the capture that is under way
+
+static hr_device device_of(c10::DeviceIndex index)
+{
+	hr_device device;
+	MUST(hr_device_find(("GPU:" + std::to_string(int(index))).c_str(), &device) == HR_OK);
+	return device;
+}
+
+static void launch(c10::Device on, std::function<void()> kernel)
+{
+	cudaStream_t stream = c10::cuda::getCurrentCUDAStream(on.index()).stream();
+	hr_device device = device_of(on.index());
+	if (capturing.count(stream)) {
+		MUST(recorded && !numbers.count({device.id, reinterpret_cast<uint64_t>(stream)})); // the engine knows no captured stream
+		recorded->kernels.push_back(std::move(kernel));
+		return;
+	}
+	auto number = numbers.find({device.id, reinterpret_cast<uint64_t>(stream)});
+	MUST(hr_stream_synchronize(device, number == numbers.end() ? HR_STREAM_DEFAULT : number->second) == HR_OK);
+	kernel();
+}
+
+static at::Tensor make_tensor(size_t bytes)
+{
+	c10::Storage storage(c10::Storage::use_byte_size_t(), bytes, allocator->allocate(bytes), allocator, false);
+	auto tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(c10::DispatchKey::CUDA), caffe2::TypeMeta::Make<uint8_t>());
+	tensor.unsafeGetTensorImpl()->set_sizes_contiguous({int64_t(bytes)});
+	return tensor;
+}
+
+static unsigned char *bytes_of(const at::Tensor &tensor) { return static_cast<unsigned char *>(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()); }
+static size_t size_of(const at::Tensor &tensor) { return static_cast<size_t>(tensor.unsafeGetTensorImpl()->numel()); }
+
+static void kernel_fill(const at::Tensor &x, int64_t value)
+{
+	launch(x.device(), [at = bytes_of(x), size = size_of(x), value] { memset(at, int(value), size); });
+}
+
+static at::Tensor kernel_add(const at::Tensor &x, const at::Tensor &y)
+{
+	at::Tensor sum = make_tensor(size_of(x));
+	launch(x.device(), [a = bytes_of(x), b = bytes_of(y), to = bytes_of(sum), size = size_of(x)] {
+		for (size_t i = 0; i < size; i += 512) memset(to + i, a[i] + b[i], 512);
+	});
+	return sum;
+}
+
+static int64_t kernel_read(const at::Tensor &x)
+{
+	int64_t value = -1;
+	launch(x.device(), [&, at = bytes_of(x), size = size_of(x)] {
+		for (size_t i = 1; i < size; i++) must(at[i] == at[0], "all bytes of a tensor are equal", __LINE__);
+		value = at[0];
+	});
+	return value;
+}
+
+TORCH_LIBRARY(check, library)
+{
+	library.def("fill(Tensor(a!) x, int value) -> ()");
+	library.def("add(Tensor x, Tensor y) -> Tensor");
+	library.def("read(Tensor x) -> int");
+}
+
+TORCH_LIBRARY_IMPL(check, CUDA, library)
+{
+	library.impl("fill", kernel_fill);
+	library.impl("add", kernel_add);
+	library.impl("read", kernel_read);
+}
+
+template <typename Signature> static auto op(const char *name)
+{
+	return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
+}
+static void fill(const at::Tensor &x, int64_t value) { op<void(const at::Tensor &, int64_t)>("check::fill").call(x, value); }
+static at::Tensor add(const at::Tensor &x, const at::Tensor &y) { return op<at::Tensor(const at::Tensor &, const at::Tensor &)>("check::add").call(x, y); }
+static int64_t value_of(const at::Tensor &x) { return op<int64_t(const at::Tensor &)>("check::read").call(x); }
+
+static at::Tensor filled(size_t bytes, int64_t value)
+{
+	at::Tensor tensor = make_tensor(bytes);
+	fill(tensor, value);
+	return tensor;
+}
+
+static int64_t evictions(c10::DeviceIndex = 0)
+{
+	hr_lms_stats stats;
+	hr_lms_stats_init(&stats);
+	MUST(hr_lms_get_stats(hr_allocator{headroom_torch_allocator()}, &stats) == HR_OK);
+	return stats.num_evictions;
+}
+
+static int64_t reserved() { return stat(allocator->getDeviceStats(0).reserved_bytes).current; }
+
+constexpr size_t LIMIT = 96 * MIB, SIZE = 8 * MIB;
+
+// More than fits, so that whatever can be evicted was evicted since.
+static std::vector<at::Tensor> crowd()
+{
+	std::vector<at::Tensor> tensors;
+	for (int i = 0; i < 16; i++) tensors.push_back(filled(SIZE, i));
+	return tensors;
+}
+
+static void check_crowd(const std::vector<at::Tensor> &tensors)
+{
+	int64_t before = evictions();
+	for (size_t i = 0; i < tensors.size(); i++) MUST(value_of(tensors[i]) == int64_t(i));
+	MUST(evictions() > before);
+}
+
+// ---- the checks ----
+
+// With Large Model Support: blocks of 1 MiB and more are tensors of the engine.
+static void movable_tensors_are_counted_and_freed()
+{
+	int64_t base = allocated();
+	c10::DataPtr a = allocator->allocate(4 * MIB), small = allocator->allocate(KIB);
+	MUST(allocated() == base + int64_t(4 * MIB + KIB));
+	a.clear();
+	small.clear();
+	MUST(allocated() == base);
+	void *raw = allocator->raw_allocate(4 * MIB); // the deleter of a block and that of the allocator may differ
+	MUST(allocated() == base + int64_t(4 * MIB));
+	allocator->raw_deallocate(raw);
+	MUST(allocated() == base);
+	{
+		c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromExternal(external_stream(), 0));
+		c10::DataPtr b = allocator->allocate(4 * MIB);
+		MUST(allocated() == base + int64_t(4 * MIB));
+	}
+	MUST(allocated() == base);
+	allocator->setMemoryFraction(0.5, 0);
+	allocator->setMemoryFraction(1, 0);
+	MUST(message_of([] { allocator->allocate(1ull << 40); }).find("out of memory") != std::string::npos);
+}
+
+static void streams_recorded_for_a_movable_tensor_do_not_outlive_it()
+{
+	int64_t base = allocated();
+	c10::DataPtr movable = allocator->allocate(4 * MIB);
+	void *address = movable.get();
+	allocator->recordStream(movable, c10::cuda::getStreamFromExternal(external_stream(), 0));
+	movable.clear();
+	MUST(allocated() == base);
+	std::vector<c10::DataPtr> small; // blocks that do not move, until one has the address
+	while (small.empty() || small.back().get() != address) {
+		MUST(small.size() < 100);
+		small.push_back(allocator->allocate(512 * KIB));
+	}
+	small.clear();
+	MUST(allocated() == base); // a block that an external stream used is freed later
+}
+
+
+static void a_graph_keeps_what_its_ops_use()
+{
+	const MempoolId_t id{0, 20};
+	int64_t base = allocated(), pinned = headroom_torch_pinned_records();
+	Graph graph;
+	{
+		at::Tensor x = filled(SIZE, 3), y = filled(SIZE, 4), sum, small;
+		std::vector<at::Tensor> others = crowd(); // x and y are evicted
+		c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+		{
+			c10::cuda::CUDAStreamGuard guard(stream);
+			MUST(value_of(others[0]) == 0); // the engine knows the stream before it is captured
+		}
+		recorded = &graph;
+		{
+			Capture capture(id, stream);
+			sum = add(x, y);
+			at::Tensor more = add(sum, x);
+			small = add(more, y);
+		}
+		recorded = nullptr;
+		MUST(headroom_torch_pinned_records() == pinned + 2);
+		unsigned char *at = bytes_of(x);
+		for (int turn = 0; turn < 3; turn++) {
+			check_crowd(others);
+			fill(x, turn);
+			check_crowd(others);
+			graph.replay();
+			MUST(bytes_of(x) == at && value_of(sum) == turn + 4 && value_of(small) == turn + 4 + turn + 4 && value_of(y) == 4);
+			MUST(reserved() <= int64_t(LIMIT));
+		}
+		c10::cuda::CUDAStreamGuard guard(stream); // gets a number again
+		fill(x, 9);
+		MUST(value_of(x) == 9);
+	}
+	MUST(headroom_torch_pinned_records() == pinned);
+	MUST(allocated() == base);
+	allocator->releasePool(0, id);
+	allocator->emptyCache({0, 0});
+	MUST(pool_bytes(id) == 0);
+}
+
+static void a_graph_and_tensors_share_the_limit()
+{
+	const MempoolId_t id{0, 21};
+	int64_t base = allocated();
+	Graph graph;
+	at::Tensor x = filled(SIZE, 1);
+	std::vector<at::Tensor> others = crowd(), results;
+	recorded = &graph;
+	{
+		Capture capture(id);
+		for (int i = 0; i < 6; i++) results.push_back(add(i ? results.back() : x, x)); // 48 MiB, for which tensors are evicted
+		MUST(pool_bytes(id) == 60 * MIB && reserved() <= int64_t(LIMIT));
+		int64_t in_snapshot = 0;
+		for (const auto &segment : allocator->snapshot().segments) in_snapshot += int64_t(segment.total_size);
+		MUST(in_snapshot == reserved());
+		std::string text = message_of([] { make_tensor(LIMIT); });
+		MUST(text.find("out of memory") != std::string::npos);
+	}
+	recorded = nullptr;
+	check_crowd(others);
+	graph.replay();
+	check_crowd(others);
+	MUST(value_of(results.back()) == 7 && reserved() <= int64_t(LIMIT));
+	MUST(allocated() - base >= int64_t(48 * MIB + SIZE) && allocated() <= int64_t(LIMIT));
+	results.clear();
+	others.clear();
+	x.reset();
+	allocator->releasePool(0, id);
+	allocator->emptyCache({0, 0});
+	MUST(allocated() == base && pool_bytes(id) == 0);
+	check_crowd(crowd()); // all of the limit is there again
+}
+
+// torch.compile: kernels of a compiled graph are not ops, and its arguments are known from the section.
+static void a_graph_keeps_the_arguments_of_a_section()
+{
+	const MempoolId_t id{0, 22};
+	int64_t pinned = headroom_torch_pinned_records();
+	auto begin = op<void(const std::vector<at::Tensor> &)>("headroom::section_begin"), end = op<void(const std::vector<at::Tensor> &)>("headroom::section_end");
+	{
+		at::Tensor x = filled(SIZE, 5), inside = filled(SIZE, 6);
+		std::vector<at::Tensor> others = crowd();
+		begin.call({x});
+		{
+			Capture capture(id);
+		}
+		end.call({});
+		recorded = new Graph;
+		{
+			Capture capture(id);
+			begin.call({inside});
+			end.call({});
+		}
+		delete recorded;
+		recorded = nullptr;
+		unsigned char *at = bytes_of(x), *at_inside = bytes_of(inside);
+		MUST(headroom_torch_pinned_records() == pinned + 2);
+		check_crowd(others);
+		MUST(bytes_of(x) == at && bytes_of(inside) == at_inside && value_of(x) == 5 && value_of(inside) == 6);
+	}
+	MUST(headroom_torch_pinned_records() == pinned);
+	allocator->releasePool(0, id);
+	allocator->releasePool(0, id);
+}
+
+static void tensors_are_freed_and_moved_during_a_capture()
+{
+	const MempoolId_t id{0, 23};
+	int64_t base = allocated();
+	Graph graph;
+	{
+		std::vector<at::Tensor> others = crowd();
+		at::Tensor x = filled(SIZE, 2), gone = filled(SIZE, 3), after;
+		recorded = &graph;
+		{
+			Capture capture(id);
+			after = add(x, x);
+			gone.reset();
+			std::thread other([&] { // its stream is not captured
+				c10::cuda::CUDAStreamGuard guard(c10::cuda::getStreamFromPool());
+				check_crowd(others);
+				at::Tensor made = filled(SIZE, 7);
+				MUST(value_of(made) == 7);
+			});
+			other.join();
+		}
+		recorded = nullptr;
+		check_crowd(others);
+		graph.replay();
+		MUST(value_of(after) == 4);
+	}
+	allocator->releasePool(0, id);
+	allocator->emptyCache({0, 0});
+	MUST(allocated() == base);
+}
+
+static void a_capture_that_finds_no_room_raises()
+{
+	const MempoolId_t id{0, 24};
+	int64_t base = allocated(), pinned = headroom_torch_pinned_records();
+	Graph graph;
+	{
+		std::vector<at::Tensor> kept, others = crowd();
+		recorded = &graph;
+		std::string text;
+		{
+			Capture capture(id);
+			text = message_of([&] {
+				for (const at::Tensor &tensor : others) kept.push_back(add(tensor, tensor)); // twice the bytes of others, none of which may move
+			});
+		}
+		recorded = nullptr;
+		MUST(text.find("out of memory") != std::string::npos);
+		kept.clear();
+		others.clear();
+		check_crowd(crowd());
+	}
+	MUST(headroom_torch_pinned_records() == pinned);
+	allocator->releasePool(0, id);
+	allocator->emptyCache({0, 0});
+	MUST(allocated() == base);
+}
+
+static void a_pool_of_one_thread_takes_nothing_of_others()
+{
+	const MempoolId_t id{0, 25};
+	auto begin = std::this_thread::get_id();
+	allocator->beginAllocateToPool(0, id, [begin](cudaStream_t) { return std::this_thread::get_id() == begin; });
+	at::Tensor in_pool = filled(SIZE, 1);
+	MUST(pool_bytes(id) == 20 * MIB);
+	std::thread other([] { check_crowd(crowd()); });
+	other.join();
+	allocator->endAllocateToPool(0, id);
+	MUST(value_of(in_pool) == 1 && pool_bytes(id) == 20 * MIB);
+	in_pool.reset();
+	allocator->releasePool(0, id);
+	allocator->emptyCache({0, 0});
+	MUST(pool_bytes(id) == 0);
+}
+
+int main()
+{
+	Settings settings;
+	settings.limit = LIMIT;
+	settings.lms = 1;
+	start(settings);
+	static const struct { const char *name; void (*run)(); } checks[] = {
+#define CASE(name) {#name, name}
+		CASE(movable_tensors_are_counted_and_freed), CASE(streams_recorded_for_a_movable_tensor_do_not_outlive_it), CASE(a_graph_keeps_what_its_ops_use),
+		CASE(a_graph_and_tensors_share_the_limit), CASE(a_graph_keeps_the_arguments_of_a_section), CASE(tensors_are_freed_and_moved_during_a_capture),
+		CASE(a_capture_that_finds_no_room_raises), CASE(a_pool_of_one_thread_takes_nothing_of_others),
+#undef CASE
+	};
+	for (const auto &check : checks) {
+		fprintf(stderr, "%s\n", check.name);
+		check.run();
+		MUST(capture_mode == cudaStreamCaptureModeGlobal);
+	}
+	printf("ok\n");
+	return 0;
+}
