@@ -48,7 +48,7 @@ struct hr__command {
 	int (*run)(const hr__arguments *arguments); /* returns an exit status */
 };
 
-extern const hr__command hr__command_demo, hr__command_run, hr__command_top, hr__command_report, hr__command_diff, hr__command_replay, hr__command_plan, hr__command_oom,
+extern const hr__command hr__command_demo, hr__command_run, hr__command_top, hr__command_metrics, hr__command_report, hr__command_diff, hr__command_replay, hr__command_plan, hr__command_oom,
 	hr__command_devices;
 
 /* Parses [count] arguments. Returns false after printing the requested help or an error message; *exit_status is then the exit

@@ -10,7 +10,7 @@
 #include "analysis/import/quote.h"
 #include "terminal/term.h"
 
-static const hr__command *const commands[] = { &hr__command_demo, &hr__command_run,    &hr__command_top, &hr__command_report,  &hr__command_diff,
+static const hr__command *const commands[] = { &hr__command_demo, &hr__command_run,    &hr__command_top, &hr__command_metrics, &hr__command_report,  &hr__command_diff,
 	                                           &hr__command_replay, &hr__command_plan, &hr__command_oom, &hr__command_devices };
 #define COMMANDS (sizeof commands / sizeof *commands)
 

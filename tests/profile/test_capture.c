@@ -535,7 +535,7 @@ static void test_a_file_that_is_not_a_trace_is_refused(void)
 	uint8_t *bytes = record(emit_program, &size);
 	bytes[8] = HR__TRACE_MAJOR + 1;
 	CHECK_STATUS(HR_TOO_NEW, hr__capture_open_memory(bytes, size, &capture));
-	CHECK_CONTAINS(hr_last_message(), "version 2.2");
+	CHECK_CONTAINS(hr_last_message(), "version 2.3");
 	free(bytes);
 	CHECK(capture == NULL);
 }
