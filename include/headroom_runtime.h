@@ -222,6 +222,12 @@ HR_API hr_value hr_softmax(hr_value x); /* along the last dimension */
 /* Softmax with a causal mask. The last two dimensions are rows and columns, with at least as many columns as rows. The last row
  * uses all columns, each row before it one column less; all other elements are 0. */
 HR_API hr_value hr_causal_softmax(hr_value x);
+/* Attention, fused: softmax(scale * q k^T) v for each head, without the matrix of scores. q is [..., rows, width], k [..., keys, width],
+ * v [..., keys, value width], with the same dimensions before; the result is [..., rows, value width]. The last dimension is divided
+ * into [heads] equal parts, one for each head, as hr_dense returns them; with one head, a head is a matrix. [scale] is usually
+ * 1 / sqrt(width / heads). causal: as in hr_causal_softmax, with keys as columns. For gradients q, k, v, the result and one number for
+ * each row and head are kept. */
+HR_API hr_value hr_attend(hr_value q, hr_value k, hr_value v, int64_t heads, double scale, bool causal);
 /* (x - mean) / sqrt(variance + epsilon) * gain + bias, along the last dimension, which is the only one of gain and bias. */
 HR_API hr_value hr_layer_norm(hr_value x, hr_value gain, hr_value bias, double epsilon);
 /* x [n, channels, height, width], filter [out channels, channels, height, width]. [padding] zeros on each side. */
@@ -495,7 +501,7 @@ HR_API hr_value hr_conv_layer(const char *name, hr_value x, int64_t channels, in
 HR_API hr_value hr_embedding(const char *name, hr_value indices, int64_t count, int64_t width, hr_dtype dtype, uint64_t seed);
 /* Normalises along the last dimension. The gain begins as one, the bias as zero. */
 HR_API hr_value hr_layer_norm_layer(const char *name, hr_value x);
-/* Self-attention over [n, time, width] with [heads] heads. causal: a position does not attend to later ones. */
+/* Self-attention (hr_attend) over [n, time, width] with [heads] heads. causal: a position does not attend to later ones. */
 HR_API hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, uint64_t seed);
 
 /* ------------------------------------------------------------------------------------------------------------------------------

@@ -72,6 +72,14 @@ def attention(x, wq, bq, wk, bk, wv, bv, wo, bo, heads, causal):
     return (seen @ v).transpose(1, 2).reshape(x.shape) @ wo + bo
 
 
+def attend(q, k, v, heads, scale, causal):
+    q, k, v = (x.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(-2, -3) for x in (q, k, v))
+    seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):  # the others cannot be differentiated twice, which scales need
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=seen.tril(k.shape[-2] - q.shape[-2]) if causal else None, scale=scale)
+    return y.transpose(-2, -3).flatten(-2)
+
+
 OPS = {
     "add": torch.add,
     "sub": torch.sub,
@@ -103,6 +111,7 @@ OPS = {
     "causal_softmax": causal_softmax,
     "cross_entropy": lambda x, labels: F.cross_entropy(x, labels.long(), reduction="none"),
     "layer_norm": lambda x, gain, bias, epsilon: F.layer_norm(x, x.shape[-1:], gain, bias, epsilon),
+    "attend": attend,
     "conv2d": lambda x, filter, stride, padding: F.conv2d(x, filter, stride=stride, padding=padding),
     "max_pool": lambda x, size, stride: F.max_pool2d(x, size, stride),
     "avg_pool": lambda x, size, stride: F.avg_pool2d(x, size, stride),
@@ -374,6 +383,14 @@ def norm(file):
     add_case(file, "layer_norm", lambda r: [r.numbers((3, 8)) + 1000, r.numbers((8,)), r.numbers((8,))], 1e-5)
 
 
+def attention_heads(file):
+    for rows, keys, heads, width, value_width in [(3, 3, 1, 2, 2), (2, 5, 2, 3, 2), (1, 1, 1, 1, 1), (4, 4, 3, 2, 1), (0, 3, 2, 2, 2), (9, 17, 1, 4, 3)]:
+        for causal in (0, 1):
+            add_case(file, "attend", lambda r: [r.numbers((2, rows, heads * width)), r.numbers((2, keys, heads * width)),
+                                                r.numbers((2, keys, heads * value_width))], heads, width ** -0.5, causal)
+    add_case(file, "attend", lambda r: [r.numbers((3, 2)), r.numbers((5, 2)) + 96, r.numbers((5, 2))], 1, 1.0, 0)  # overflows exp
+
+
 def window(file):
     convolutions = [((1, 1, 4, 4), (1, 1, 3, 3), 1, 0), ((2, 3, 4, 5), (2, 3, 3, 3), 1, 1), ((2, 2, 6, 5), (3, 2, 3, 3), 2, 1),
                     ((1, 2, 5, 7), (2, 2, 2, 3), 1, 0), ((2, 3, 4, 4), (2, 3, 1, 1), 1, 0), ((1, 1, 3, 3), (1, 1, 3, 3), 1, 2),
@@ -466,6 +483,7 @@ FILES = {
     "matrix": (matrix, "Matrix products."),
     "loss": (loss, "Softmax and the loss of classes."),
     "norm": (norm, "Causal softmax and layer norm."),
+    "attention": (attention_heads, "Fused attention."),
     "window": (window, "Convolutions and pooling."),
     "layers": (layers, "Layers: ops with variables, which are inputs here, in the order in which they are made."),
     "optimizers": (optimizers, "Optimizers: a variable, and gradients for it, step by step."),

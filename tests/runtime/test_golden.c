@@ -62,6 +62,7 @@ CALL(concat, in, of->in_count, (int)parameter(of, 0))
 CALL(slice, in[0], (int)parameter(of, 0), parameter(of, 1), parameter(of, 2))
 CALL(one_hot, in[0], parameter(of, 0), HR_DTYPE_FLOAT32)
 CALL(layer_norm, in[0], in[1], in[2], of->parameters[0])
+CALL(attend, in[0], in[1], in[2], parameter(of, 0), of->parameters[1], parameter(of, 2))
 CALL(conv2d, in[0], in[1], parameter(of, 0), parameter(of, 1))
 CALL(cast, hr_cast(in[0], HR_DTYPE_FLOAT64), HR_DTYPE_FLOAT32)
 
@@ -130,6 +131,7 @@ static hr_value call_matmul(const struct golden_case *of, const hr_value *in)
 	X(cross_entropy, 2, 0)   \
 	X(causal_softmax, 1, 0)  \
 	X(layer_norm, 3, 1)      \
+	X(attend, 3, 3)          \
 	X(conv2d, 2, 2)          \
 	X(max_pool, 1, 2)        \
 	X(avg_pool, 1, 2)
@@ -283,7 +285,7 @@ static void check_graph(const struct golden_file *file, const struct golden_case
 
 /* ---- all cases ---- */
 
-static const char *const op_files[] = { "elementwise", "bfloat16", "shape", "reduce", "matrix", "loss", "norm", "window" };
+static const char *const op_files[] = { "elementwise", "bfloat16", "shape", "reduce", "matrix", "loss", "norm", "attention", "window" };
 #define OP_FILES (sizeof op_files / sizeof *op_files)
 
 static void each_case(void (*check)(const struct golden_file *file, const struct golden_case *of))

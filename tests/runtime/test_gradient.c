@@ -44,6 +44,7 @@ static hr_value f_matmul(const hr_value *in) { return hr_matmul(in[0], in[1]); }
 static hr_value f_softmax(const hr_value *in) { return hr_softmax(in[0]); }
 static hr_value f_causal(const hr_value *in) { return hr_causal_softmax(in[0]); }
 static hr_value f_layer_norm(const hr_value *in) { return hr_layer_norm(in[0], in[1], in[2], 1e-5); }
+static hr_value f_attend(const hr_value *in) { return hr_attend(in[0], in[1], in[2], 2, 0.5, true); }
 static hr_value f_conv(const hr_value *in) { return hr_conv2d(in[0], in[1], 1, 1); }
 static hr_value f_max_pool(const hr_value *in) { return hr_max_pool(in[0], 2, 1); }
 static hr_value f_avg_pool(const hr_value *in) { return hr_avg_pool(in[0], 2, 2); }
@@ -75,6 +76,7 @@ static const struct trial trials[] = {
 	{ "softmax", 1, { { { 3, 4 }, 2, -1, 1 } }, f_softmax },
 	{ "softmax, causal", 1, { { { 3, 4 }, 2, -1, 1 } }, f_causal },
 	{ "layer_norm", 3, { { { 3, 4 }, 2, -1, 1 }, { { 4 }, 1, -1, 1 }, { { 4 }, 1, -1, 1 } }, f_layer_norm },
+	{ "attend", 3, { { { 3, 4 }, 2, -1, 1 }, { { 3, 4 }, 2, -1, 1 }, { { 3, 2 }, 2, -1, 1 } }, f_attend },
 	{ "conv2d", 2, { { { 1, 2, 4, 4 }, 4, -1, 1 }, { { 2, 2, 3, 3 }, 4, -1, 1 } }, f_conv },
 	{ "max_pool", 1, { { { 1, 2, 4, 4 }, 4, -1, 1 } }, f_max_pool },
 	{ "avg_pool", 1, { { { 1, 2, 4, 4 }, 4, -1, 1 } }, f_avg_pool },

@@ -290,6 +290,11 @@ static void test_gradients_of_layers(void)
 	check_gradient(HR__OP_LAYER_NORM, (tensor[]){ some(SHAPE(5)), some(SHAPE(5)), some(SHAPE(5)) }, 3, &(hr__attrs){ .a = 1e-5 });
 	check_gradient(HR__OP_LAYER_NORM, (tensor[]){ some(SHAPE(0, 5)), some(SHAPE(5)), some(SHAPE(5)) }, 3,
 	               &(hr__attrs){ .a = 1e-5 });
+	for (int causal = 0; causal < 2; causal++) {
+		hr__attrs attrs = { .count = 2, .a = 0.7, .keep = causal };
+		check_gradient(HR__OP_ATTEND, (tensor[]){ some(SHAPE(2, 3, 4)), some(SHAPE(2, 5, 4)), some(SHAPE(2, 5, 2)) }, 3, &attrs);
+		check_gradient(HR__OP_ATTEND, (tensor[]){ some(SHAPE(0, 3, 4)), some(SHAPE(0, 5, 4)), some(SHAPE(0, 5, 2)) }, 3, &attrs);
+	}
 	check_gradient(HR__OP_COPY, (tensor[]){ some(SHAPE(3, 4)) }, 1, &none);
 	for (int64_t stride = 1; stride < 4; stride++) {
 		for (int64_t padding = 0; padding < 3; padding++) {

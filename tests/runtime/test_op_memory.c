@@ -103,6 +103,11 @@ static hr_value run_layer_norm(const hr_value *in)
 	return hr_layer_norm(in[0], in[1], in[2], 1e-5);
 }
 
+static hr_value run_attend(const hr_value *in)
+{
+	return hr_attend(in[0], in[1], in[2], 2, 0.5, true);
+}
+
 static hr_value run_conv2d(const hr_value *in)
 {
 	return hr_conv2d(in[0], in[1], 1, 1);
@@ -157,6 +162,8 @@ static const struct sample samples[] = {
 	{ "cross_entropy", HR__OP_CROSS_ENTROPY, run_cross_entropy, .in = { SQUARE, I32(SIDE) } },
 	{ "layer_norm", HR__OP_LAYER_NORM, run_layer_norm, .in = { SQUARE, F32(SIDE), F32(SIDE) },
 	  .memory = "input 1's, else its own; mean and deviation of each row have theirs, for gradients" },
+	{ "attend", HR__OP_ATTEND, run_attend, .in = { SQUARE, SQUARE, SQUARE },
+	  .memory = "its own; the logarithm of each row's sum has its own, for gradients" },
 	{ "conv2d", HR__OP_CONV2D, run_conv2d, .in = { F32(1, 2, SIDE, SIDE), F32(2, 2, 3, 3) } },
 	{ "max_pool", HR__OP_MAX_POOL, run_max_pool, .in = { F32(1, 2, SIDE, SIDE) } },
 	{ "avg_pool", HR__OP_AVG_POOL, run_avg_pool, .in = { F32(1, 2, SIDE, SIDE) } },
@@ -293,7 +300,7 @@ static void test_ops_allocate_what_their_rows_say(void)
 		check_sample(&samples[i]);
 		checked++;
 	}
-	CHECK_GE(checked, 37);
+	CHECK_GE(checked, 38);
 	close_session();
 }
 

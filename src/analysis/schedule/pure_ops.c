@@ -36,7 +36,7 @@
 	X("_fused_dropout", SEEDED) X("native_dropout", SEEDED) X("_scaled_dot_product_attention_math", SEEDED) \
 	X("_scaled_dot_product_cudnn_attention", SEEDED) X("_scaled_dot_product_efficient_attention", SEEDED) \
 	X("_scaled_dot_product_flash_attention", SEEDED) X("_efficient_attention_forward", SEEDED) X("_flash_attention_forward", SEEDED) \
-	X("_cudnn_rnn", SEEDED) X("_thnn_fused_gru_cell", PURE) X("_thnn_fused_lstm_cell", PURE) X("gru_cell", PURE) X("lstm_cell", PURE) \
+	X("attend", PURE) X("attend_grad", PURE) X("_cudnn_rnn", SEEDED) X("_thnn_fused_gru_cell", PURE) X("_thnn_fused_lstm_cell", PURE) X("gru_cell", PURE) X("lstm_cell", PURE) \
 	/* reductions */ \
 	X("all", PURE) X("amax", PURE) X("amin", PURE) X("any", PURE) X("argmax", PURE) X("argmin", PURE) X("linalg_vector_norm", PURE) \
 	X("logsumexp", PURE) X("max", PURE) X("mean", PURE) X("min", PURE) X("norm", PURE) X("prod", PURE) X("std", PURE) X("sum", PURE) \

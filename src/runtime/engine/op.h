@@ -67,6 +67,7 @@
 	X(SOFTMAX,            softmax,            1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, softmax, softmax, none, softmax) \
 	X(CROSS_ENTROPY,      cross_entropy,      1, 2, 2, ALLOCATES, ELEMENTS, 0, 3, 0, cross_entropy, cross_entropy, none, cross_entropy) \
 	X(LAYER_NORM,         layer_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, layer_norm, layer_norm, none, layer_norm) \
+	X(ATTEND,             attend,             2, 3, 3, ALLOCATES, PRODUCTS, 0, 7, 3, attend, attend, attend, attend) \
 	X(CONV2D,             conv2d,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, conv2d, conv2d, conv2d, conv2d) \
 	X(MAX_POOL,           max_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, pool, max_pool, none, max_pool) \
 	X(AVG_POOL,           avg_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pool, avg_pool, none, avg_pool) \
@@ -82,6 +83,7 @@
 	X(PAD,                pad,                1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pad, pad, none, pad) \
 	X(LAYER_NORM_GRAD,    layer_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, \
 	  layer_norm_grad, layer_norm_grad, layer_norm_grad, none) \
+	X(ATTEND_GRAD,        attend_grad,        3, 6, 6, ALLOCATES, PRODUCTS, 0, 0, 0, attend_grad, attend_grad, attend_grad, none) \
 	X(CONV2D_GRAD_INPUT,  conv2d_grad_input,  1, 2, 2, ALLOCATES, PRODUCTS, 0, 0, 0, \
 	  conv2d_grad_input, conv2d_grad_input, conv2d_grad_input, none) \
 	X(CONV2D_GRAD_FILTER, conv2d_grad_filter, 1, 2, 2, ALLOCATES, PRODUCTS, 0, 0, 0, \

@@ -96,25 +96,14 @@ hr_value hr_layer_norm_layer(const char *name, hr_value x)
 	return leave(hr_layer_norm(x, gain, bias, 1e-5));
 }
 
-/* [n, time, width] to [n, heads, time, width / heads]. */
-static hr_value split(hr_value x, const hr__dims *dims, int64_t heads)
-{
-	static const int order[] = { 0, 2, 1, 3 };
-	return hr_transpose(hr_reshape(x, HR_DIMS(dims->d[0], dims->d[1], heads, dims->d[2] / heads)), order, 4);
-}
-
 static hr_value attend(hr_value x, const hr__dims *dims, int64_t heads, bool causal, uint64_t seed)
 {
-	static const int order[] = { 0, 2, 1, 3 };
 	int64_t width = dims->d[2];
-	hr_value q = split(hr_dense("q", x, width, HR_LINEAR, seed), dims, heads);
-	hr_value k = split(hr_dense("k", x, width, HR_LINEAR, seed + 1), dims, heads);
-	q = hr_scale(q, 1 / sqrt((double)width / (double)heads), 0);
-	hr_value scores = hr_matmul_transposed(q, false, k, true);
-	hr_value seen = causal ? hr_causal_softmax(scores) : hr_softmax(scores);
-	hr_value v = split(hr_dense("v", x, width, HR_LINEAR, seed + 2), dims, heads);
-	hr_value mixed = hr_transpose(hr_matmul(seen, v), order, 4);
-	return hr_dense("out", hr_reshape(mixed, dims->d, 3), width, HR_LINEAR, seed + 3);
+	hr_value q = hr_dense("q", x, width, HR_LINEAR, seed);
+	hr_value k = hr_dense("k", x, width, HR_LINEAR, seed + 1);
+	hr_value v = hr_dense("v", x, width, HR_LINEAR, seed + 2);
+	hr_value mixed = hr_attend(q, k, v, heads, 1 / sqrt((double)width / (double)heads), causal);
+	return hr_dense("out", mixed, width, HR_LINEAR, seed + 3);
 }
 
 hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, uint64_t seed)

@@ -43,11 +43,22 @@ static double conv_products(const hr__type *result, const hr__type *filter)
 	return filter->dims.d[0] ? elements(result) * elements(filter) / (double)filter->dims.d[0] : 0;
 }
 
+/* For each row and key: the lengths of their rows in q and v; all heads together have as many scores as that. Backward, five products
+ * instead of two. [in] are q, k and v. */
+static double attention_products(const hr__type *in, bool backward)
+{
+	const hr__dims *q = &in[0].dims, *v = &in[2].dims;
+	double scores = hr__dims_count(q) > 0 ? elements(&in[0]) / (double)q->d[q->rank - 1] * (double)v->d[v->rank - 2] : 0;
+	return scores * (double)(q->d[q->rank - 1] + v->d[v->rank - 1]) * (backward ? 2.5 : 1);
+}
+
 static double products(enum hr__op_kind kind, const hr__attrs *attrs, const hr__type *ins, const hr__type *outs)
 {
 	const hr__dims *a = &ins[0].dims;
 	switch (kind) {
 	case HR__OP_MATMUL: return elements(&outs[0]) * (double)a->d[a->rank - (attrs->transpose_a ? 2 : 1)];
+	case HR__OP_ATTEND: return attention_products(ins, false);
+	case HR__OP_ATTEND_GRAD: return attention_products(ins + 1, true); /* the first input is the result's gradient */
 	case HR__OP_CONV2D: return conv_products(&outs[0], &ins[1]);
 	case HR__OP_CONV2D_GRAD_INPUT: return conv_products(&ins[0], &ins[1]); /* the first input is the result's gradient */
 	default: HR_ASSERT(kind == HR__OP_CONV2D_GRAD_FILTER); return conv_products(&ins[0], &outs[0]);
