@@ -222,6 +222,17 @@ HR_API hr_value hr_softmax(hr_value x); /* along the last dimension */
 /* Softmax with a causal mask. The last two dimensions are rows and columns, with at least as many columns as rows. The last row
  * uses all columns, each row before it one column less; all other elements are 0. */
 HR_API hr_value hr_causal_softmax(hr_value x);
+/* Each channel of x [n, channels, ...] is normalised over all of the batch: (x - mean) / sqrt(variance + epsilon) * gain + bias. gain and
+ * bias are [channels]. *mean and *variance get the channels' statistics as temporary values, unless NULL; the variance is divided by the
+ * number of elements. No gradients pass through *mean and *variance. */
+HR_API hr_value hr_batch_norm(hr_value x, hr_value gain, hr_value bias, double epsilon, hr_value *mean, hr_value *variance);
+/* The same with given statistics, all [channels]. Made of other ops. */
+HR_API hr_value hr_batch_norm_inference(hr_value x, hr_value mean, hr_value variance, hr_value gain, hr_value bias, double epsilon);
+/* Each element is 0 with probability [rate] (0 to 1), and else divided by 1 - rate. Which elements are 0 is a function of [seed], the low
+ * 62 bits of [offset] (int64 []) and the position alone: give another offset in each step, such as the step's number. No mask is kept, and
+ * gradients and recomputed results use the same elements. [training] false: the result is x, and [offset] is not used; it may be
+ * HR_NO_VALUE. */
+HR_API hr_value hr_dropout(hr_value x, double rate, uint64_t seed, hr_value offset, bool training);
 /* Attention, fused: softmax(scale * q k^T) v for each head, without the matrix of scores. q is [..., rows, width], k [..., keys, width],
  * v [..., keys, value width], with the same dimensions before; the result is [..., rows, value width]. The last dimension is divided
  * into [heads] equal parts, one for each head, as hr_dense returns them; with one head, a head is a matrix. [scale] is usually
@@ -456,7 +467,7 @@ HR_API hr_value hr_assign_sub(hr_variable variable, hr_value value);
 /* "encoder/w"; "" for an invalid variable. Static text. */
 HR_API const char *hr_variable_name(hr_variable variable);
 /* The variables of the graph that is being built, or of the session, in order of creation, without those that optimizers
- * created. Writes at most [capacity] of them; returns how many there are. */
+ * created and the statistics and counts of layers. Writes at most [capacity] of them; returns how many there are. */
 HR_API size_t hr_trainable_variables(hr_variable *out, size_t capacity);
 
 /* hr_gradients with respect to the contents of variables. Consumes a temporary [of]. */
@@ -501,6 +512,14 @@ HR_API hr_value hr_conv_layer(const char *name, hr_value x, int64_t channels, in
 HR_API hr_value hr_embedding(const char *name, hr_value indices, int64_t count, int64_t width, hr_dtype dtype, uint64_t seed);
 /* Normalises along the last dimension. The gain begins as one, the bias as zero. */
 HR_API hr_value hr_layer_norm_layer(const char *name, hr_value x);
+/* Normalises each channel of [n, channels, ...]. The gain begins as one, the bias as zero. "<name>/mean" and "<name>/variance" are running
+ * statistics, which are not trainable. training: with the statistics of the batch, of which the fraction [momentum] (usually 0.1) is added
+ * to the running ones; a variance that is added is divided by the number of elements less one. Otherwise: with the running statistics.
+ * In a graph that is run directly, running statistics change only in runs whose fetches need their assignment; functions run all. */
+HR_API hr_value hr_batch_norm_layer(const char *name, hr_value x, double momentum, bool training);
+/* hr_dropout with other numbers in each call: the offset is the number of the call, which the variable "<name>/calls" counts. It
+ * is not trainable. In a graph, each run that needs the result counts. */
+HR_API hr_value hr_dropout_layer(const char *name, hr_value x, double rate, uint64_t seed, bool training);
 /* Self-attention (hr_attend) over [n, time, width] with [heads] heads. causal: a position does not attend to later ones. */
 HR_API hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, uint64_t seed);
 

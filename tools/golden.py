@@ -72,6 +72,38 @@ def attention(x, wq, bq, wk, bk, wv, bv, wo, bo, heads, causal):
     return (seen @ v).transpose(1, 2).reshape(x.shape) @ wo + bo
 
 
+def philox(seed, block, stream, offset):
+    """The four words of a block of Philox 4x32-10."""
+    low = 0xFFFFFFFF
+    c = [block & low, block >> 32, stream | (offset >> 32 << 2 & low), offset & low]
+    key = [seed & low, seed >> 32]
+    for _ in range(10):
+        x, y = c[0] * 0xD2511F53, c[2] * 0xCD9E8D57
+        c = [y >> 32 ^ c[1] ^ key[0], y & low, x >> 32 ^ c[3] ^ key[1], x & low]
+        key = [key[0] + 0x9E3779B9 & low, key[1] + 0xBB67AE85 & low]
+    return c
+
+
+# Known answers of the generator, from its authors' tests.
+assert philox(0, 0, 0, 0) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+
+
+def dropout(x, offset, rate, seed):
+    """PyTorch draws other numbers; this is its product with a mask."""
+    words = [w for block in range(x.numel() // 4 + 1) for w in philox(int(seed), block, 3, int(offset))]
+    kept = torch.tensor([w >= rate * 2**32 for w in words[:x.numel()]]).reshape(x.shape)
+    return x * kept.to(x.dtype) * (1 / (1 - rate) if rate < 1 else 0)
+
+
+def fixed_norm(x, *channels_and_epsilon):
+    """F.batch_norm has no gradients by the statistics."""
+    *channels, epsilon = channels_and_epsilon
+    mean, variance, gain, bias = (c.reshape(-1, *[1] * (x.dim() - 2)) for c in channels)
+    y = (x - mean) / torch.sqrt(variance + epsilon) * gain + bias
+    torch.testing.assert_close(y, F.batch_norm(x.detach(), *(c.detach() for c in channels), eps=epsilon))
+    return y
+
+
 def attend(q, k, v, heads, scale, causal):
     q, k, v = (x.unflatten(-1, (heads, x.shape[-1] // heads)).transpose(-2, -3) for x in (q, k, v))
     seen = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool)
@@ -111,6 +143,9 @@ OPS = {
     "causal_softmax": causal_softmax,
     "cross_entropy": lambda x, labels: F.cross_entropy(x, labels.long(), reduction="none"),
     "layer_norm": lambda x, gain, bias, epsilon: F.layer_norm(x, x.shape[-1:], gain, bias, epsilon),
+    "batch_norm": lambda x, gain, bias, epsilon: F.batch_norm(x, None, None, gain, bias, training=True, eps=epsilon),
+    "batch_norm_inference": fixed_norm,
+    "dropout": dropout,
     "attend": attend,
     "conv2d": lambda x, filter, stride, padding: F.conv2d(x, filter, stride=stride, padding=padding),
     "max_pool": lambda x, size, stride: F.max_pool2d(x, size, stride),
@@ -120,6 +155,8 @@ OPS = {
     "conv_layer": lambda x, w, b, channels, size, stride, padding, activation: ACTIVATIONS[activation](F.conv2d(x, w, None, stride, padding) + b),
     "embedding": lambda indices, w, count, width: w[indices.long()],
     "layer_norm_layer": lambda x, gain, bias: F.layer_norm(x, x.shape[-1:], gain, bias, 1e-5),
+    "batch_norm_layer": lambda x, gain, bias, momentum, training:
+        F.batch_norm(x, torch.zeros_like(gain), torch.ones_like(gain), gain, bias, bool(training), momentum),
     "attention": attention,
 }
 
@@ -381,6 +418,11 @@ def norm(file):
             add_case(file, "layer_norm", lambda r: [r.numbers(of), r.numbers(of[-1:]), r.numbers(of[-1:])], epsilon)
     # A mean far from 0: computing the variance from sums of squares is imprecise here.
     add_case(file, "layer_norm", lambda r: [r.numbers((3, 8)) + 1000, r.numbers((8,)), r.numbers((8,))], 1e-5)
+    for of in [(2, 3, 2, 4), (5, 2), (3, 1, 33), (0, 3)]:
+        for epsilon in (1e-5, 0.125):
+            add_case(file, "batch_norm", lambda r: [r.numbers(of), r.numbers(of[1:2]), r.numbers(of[1:2])], epsilon)
+            add_case(file, "batch_norm_inference", lambda r: [r.numbers(of), r.numbers(of[1:2]), r.numbers(of[1:2], 1, 3), r.numbers(of[1:2]), r.numbers(of[1:2])], epsilon)
+    add_case(file, "batch_norm", lambda r: [r.numbers((3, 2, 4)) + 1000, r.numbers((2,)), r.numbers((2,))], 1e-5)
 
 
 def attention_heads(file):
@@ -389,6 +431,12 @@ def attention_heads(file):
             add_case(file, "attend", lambda r: [r.numbers((2, rows, heads * width)), r.numbers((2, keys, heads * width)),
                                                 r.numbers((2, keys, heads * value_width))], heads, width ** -0.5, causal)
     add_case(file, "attend", lambda r: [r.numbers((3, 2)), r.numbers((5, 2)) + 96, r.numbers((5, 2))], 1, 1.0, 0)  # overflows exp
+
+
+def dropouts(file):
+    for of, rate, seed, offset in [((37,), 0.5, 1, 0), ((3, 5), 0.125, 77, 1), ((2, 3), 0, 5, 2), ((2, 3), 1, 5, 2), ((0,), 0.5, 1, 1), ((), 0.5, 1, 1),
+                                   ((150,), 0.75, 2**40 + 3, 2**50 + 7)]:
+        add_case(file, "dropout", lambda r: [r.numbers(of), numpy.array(offset, dtype=numpy.int64)], rate, seed)
 
 
 def window(file):
@@ -426,6 +474,8 @@ def layers(file):
     add("layer_norm_layer", [(2, 3, 6), (6,), (6,)])
     for heads, causal in [(1, 0), (2, 1)]:
         add("attention", [(2, 3, 4), *[(4, 4), (4,)] * 4], heads, causal)
+    for training in (0, 1):
+        add("batch_norm_layer", [(3, 2, 2, 4), (2,), (2,)], 0.125, training)
 
 
 # ---- training ----
@@ -482,8 +532,9 @@ FILES = {
     "reduce": (reduce, "Reductions."),
     "matrix": (matrix, "Matrix products."),
     "loss": (loss, "Softmax and the loss of classes."),
-    "norm": (norm, "Causal softmax and layer norm."),
+    "norm": (norm, "Causal softmax, layer norm and batch norm."),
     "attention": (attention_heads, "Fused attention."),
+    "dropout": (dropouts, "Dropout, with Philox written in Python."),
     "window": (window, "Convolutions and pooling."),
     "layers": (layers, "Layers: ops with variables, which are inputs here, in the order in which they are made."),
     "optimizers": (optimizers, "Optimizers: a variable, and gradients for it, step by step."),

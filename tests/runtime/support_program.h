@@ -78,7 +78,7 @@ static hr_value one_op(struct program *program, hr_value a)
 {
 	const float ones[SIDE] = { 1, -1 };
 	drop_now(program);
-	switch (pick(program, 13)) {
+	switch (pick(program, 15)) {
 	case 0: return hr_add(hr_scale(a, 0.5, 0), operand(program));
 	case 1: return hr_tanh(hr_matmul(a, operand(program)));
 	case 2: return hr_tanh(hr_add(hr_matmul_transposed(a, true, operand(program), false), operand(program)));
@@ -90,7 +90,9 @@ static hr_value one_op(struct program *program, hr_value a)
 	case 8: return hr_maximum(a, operand(program));
 	case 9: return hr_broadcast_to(hr_reduce_mean(a, (int)pick(program, 2), true), HR_DIMS(SIDE, SIDE));
 	case 10: return hr_attend(a, operand(program), hr_tanh(operand(program)), 4, 0.25, pick(program, 2));
-	case 11: return hr_cast(hr_cast(a, HR_DTYPE_BFLOAT16), HR_DTYPE_FLOAT32);
+	case 11: return hr_dropout(a, 0.25, pick(program, 9), hr_full(HR_DTYPE_INT64, HR_SCALAR, pick(program, 99)), true);
+	case 12: return hr_tanh(hr_batch_norm(a, hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE), 0.5), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE), 0.25), 1e-3, NULL, NULL));
+	case 13: return hr_cast(hr_cast(a, HR_DTYPE_BFLOAT16), HR_DTYPE_FLOAT32);
 	default:
 		return hr_layer_norm(a, hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(SIDE), ones), hr_full(HR_DTYPE_FLOAT32, HR_DIMS(SIDE), 0.5), 1e-5);
 	}

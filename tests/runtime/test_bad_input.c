@@ -78,6 +78,13 @@ static void test_shapes_that_do_not_fit(void)
 	REFUSED(hr_causal_softmax(ones(F, HR_DIMS(3))), "softmax", "[3]");
 	REFUSED(hr_cross_entropy(ones(F, HR_DIMS(2, 3)), ones(HR_DTYPE_INT32, HR_DIMS(3))), "cross_entropy", "[2,3]", "[3]");
 	REFUSED(hr_layer_norm(ones(F, HR_DIMS(2, 3)), ones(F, HR_DIMS(2)), ones(F, HR_DIMS(3)), 0), "layer_norm", "[2,3]", "[2]");
+	REFUSED(hr_dropout(ones(F, HR_DIMS(2)), 1.5, 1, ones(HR_DTYPE_INT64, HR_SCALAR), true), "dropout", "1.5");
+	REFUSED(hr_dropout(ones(F, HR_DIMS(2)), 0.5, 1, ones(HR_DTYPE_INT64, HR_DIMS(1)), true), "dropout", "int64 [1]");
+	REFUSED(hr_batch_norm(ones(F, HR_DIMS(2, 3)), ones(F, HR_DIMS(2)), ones(F, HR_DIMS(3)), 0, NULL, NULL), "batch_norm", "[2,3]", "[2]", "gain");
+	REFUSED(hr_batch_norm_inference(ones(F, HR_DIMS(2, 3)), ones(F, HR_DIMS(3)), ones(F, HR_DIMS(3, 1)), ones(F, HR_DIMS(3)), ones(F, HR_DIMS(3)), 0), "batch_norm",
+	        "[2,3]", "[3,1]", "variance");
+	REFUSED(hr_batch_norm_inference(ones(F, HR_DIMS(3)), ones(F, HR_DIMS(3)), ones(F, HR_DIMS(3)), ones(F, HR_DIMS(3)), ones(F, HR_DIMS(3)), 0), "batch_norm", "[3]");
+	REFUSED(hr_batch_norm_inference(ones(F, HR_DIMS(2, 3)), ones(F, HR_DIMS(3)), ones(F, HR_DIMS(3)), ones(F, HR_DIMS(3)), ones(F, HR_DIMS(3)), -1), "batch_norm", "epsilon");
 	REFUSED(hr_attend(ones(F, HR_DIMS(2, 4)), ones(F, HR_DIMS(3, 5)), ones(F, HR_DIMS(3, 4)), 1, 1, false), "attend", "[2,4]", "[3,5]");
 	REFUSED(hr_attend(ones(F, HR_DIMS(4, 4)), ones(F, HR_DIMS(3, 4)), ones(F, HR_DIMS(3, 4)), 1, 1, true), "attend", "[4,4]", "[3,4]");
 	REFUSED(hr_attend(ones(F, HR_DIMS(2, 4)), ones(F, HR_DIMS(3, 4)), ones(F, HR_DIMS(3, 4)), 3, 1, true), "attend", "[2,4]", "3 heads");
@@ -113,6 +120,8 @@ static void test_dtypes_that_do_not_fit(void)
 	REFUSED(hr_cross_entropy(ones(F, HR_DIMS(2, 2)), ones(F, HR_DIMS(2))), "cross_entropy", "float32");
 	REFUSED(hr_one_hot(ones(F, HR_DIMS(2)), 3, F), "one_hot", "float32");
 	REFUSED(hr_layer_norm(ones(F, HR_DIMS(2)), ones(HR_DTYPE_FLOAT64, HR_DIMS(2)), ones(F, HR_DIMS(2)), 0), "layer_norm", "float32", "float64");
+	REFUSED(hr_dropout(ones(F, HR_DIMS(2)), 0.5, 1, ones(i, HR_SCALAR), true), "dropout", "int32 []");
+	REFUSED(hr_dropout(ones(i, HR_DIMS(2)), 0.5, 1, ones(HR_DTYPE_INT64, HR_SCALAR), true), "dropout", "int32");
 	REFUSED(hr_attend(ones(F, HR_DIMS(2, 2)), ones(F, HR_DIMS(2, 2)), ones(HR_DTYPE_FLOAT64, HR_DIMS(2, 2)), 1, 1, false), "attend", "float32", "float64");
 	REFUSED(hr_conv2d(ones(i, HR_DIMS(1, 1, 4, 4)), ones(i, HR_DIMS(1, 1, 3, 3)), 1, 0), "conv2d", "int32");
 	REFUSED(hr_random_normal(i, HR_DIMS(2), 1), "random_normal", "int32");

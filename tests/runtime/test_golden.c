@@ -62,6 +62,9 @@ CALL(concat, in, of->in_count, (int)parameter(of, 0))
 CALL(slice, in[0], (int)parameter(of, 0), parameter(of, 1), parameter(of, 2))
 CALL(one_hot, in[0], parameter(of, 0), HR_DTYPE_FLOAT32)
 CALL(layer_norm, in[0], in[1], in[2], of->parameters[0])
+CALL(batch_norm, in[0], in[1], in[2], of->parameters[0], NULL, NULL)
+CALL(batch_norm_inference, in[0], in[1], in[2], in[3], in[4], of->parameters[0])
+CALL(dropout, in[0], of->parameters[0], (uint64_t)parameter(of, 1), in[1], true)
 CALL(attend, in[0], in[1], in[2], parameter(of, 0), of->parameters[1], parameter(of, 2))
 CALL(conv2d, in[0], in[1], parameter(of, 0), parameter(of, 1))
 CALL(cast, hr_cast(in[0], HR_DTYPE_FLOAT64), HR_DTYPE_FLOAT32)
@@ -131,6 +134,9 @@ static hr_value call_matmul(const struct golden_case *of, const hr_value *in)
 	X(cross_entropy, 2, 0)   \
 	X(causal_softmax, 1, 0)  \
 	X(layer_norm, 3, 1)      \
+	X(batch_norm, 3, 1)      \
+	X(batch_norm_inference, 5, 1) \
+	X(dropout, 2, 2)         \
 	X(attend, 3, 3)          \
 	X(conv2d, 2, 2)          \
 	X(max_pool, 1, 2)        \
@@ -285,7 +291,7 @@ static void check_graph(const struct golden_file *file, const struct golden_case
 
 /* ---- all cases ---- */
 
-static const char *const op_files[] = { "elementwise", "bfloat16", "shape", "reduce", "matrix", "loss", "norm", "attention", "window" };
+static const char *const op_files[] = { "elementwise", "bfloat16", "shape", "reduce", "matrix", "loss", "norm", "attention", "dropout", "window" };
 #define OP_FILES (sizeof op_files / sizeof *op_files)
 
 static void each_case(void (*check)(const struct golden_file *file, const struct golden_case *of))
@@ -374,6 +380,7 @@ static hr_value layer_of(const struct golden_file *file, const struct golden_cas
 		return hr_conv_layer("layer", x, (int64_t)p[0], (int64_t)p[1], (int64_t)p[2], (int64_t)p[3], (hr_activation)p[4], 1);
 	if (strcmp(of->op, "embedding") == 0) return hr_embedding("layer", x, (int64_t)p[0], (int64_t)p[1], HR_DTYPE_FLOAT32, 1);
 	if (strcmp(of->op, "layer_norm_layer") == 0) return hr_layer_norm_layer("layer", x);
+	if (strcmp(of->op, "batch_norm_layer") == 0) return hr_batch_norm_layer("layer", x, p[0], p[1] != 0);
 	if (strcmp(of->op, "attention") == 0) return hr_attention("layer", x, (int64_t)p[0], p[1] != 0, 1);
 	golden_bad(file, "there is no layer \"%s\"", of->op);
 }
@@ -432,7 +439,10 @@ static void layer_graph(const struct golden_file *file, const struct golden_case
 	for (size_t i = 0; i < layer.count; i++) begin[i] = hr_assign(layer.variables[i], value_of(&of->in[of->grad[i].input]));
 	fetches[0] = layer_of(file, of, input_of(&layer));
 	need(file, of, hr_variable_gradients(weighted(fetches[0], value_of(&of->weights)), layer.variables, layer.count, fetches + 1), where);
+	hr_value ready = hr_global_variables_initializer();
 	CHECK_STATUS(HR_OK, hr_graph_leave());
+	need(file, of, hr_session_run(session, NULL, 0, &ready, 1, outs, NULL, NULL), where);
+	hr_value_release(outs[0]);
 	need(file, of, hr_session_run(session, NULL, 0, begin, layer.count, outs, NULL, NULL), where);
 	for (size_t i = 0; i < layer.count; i++) hr_value_release(outs[i]);
 	need(file, of, hr_session_run(session, NULL, 0, fetches, 1 + layer.count, outs, NULL, NULL), where);

@@ -10,7 +10,7 @@
 #include "headroom_runtime.h"
 #include "test.h"
 
-#define INPUTS 3
+#define INPUTS 5
 #define ELEMENTS 64
 #define STEP 1e-5
 
@@ -45,6 +45,9 @@ static hr_value f_softmax(const hr_value *in) { return hr_softmax(in[0]); }
 static hr_value f_causal(const hr_value *in) { return hr_causal_softmax(in[0]); }
 static hr_value f_layer_norm(const hr_value *in) { return hr_layer_norm(in[0], in[1], in[2], 1e-5); }
 static hr_value f_attend(const hr_value *in) { return hr_attend(in[0], in[1], in[2], 2, 0.5, true); }
+static hr_value f_batch_norm(const hr_value *in) { return hr_batch_norm(in[0], in[1], in[2], 1e-5, NULL, NULL); }
+static hr_value f_fixed_norm(const hr_value *in) { return hr_batch_norm_inference(in[0], in[1], in[2], in[3], in[4], 1e-5); }
+static hr_value f_dropout(const hr_value *in) { return hr_exp(hr_dropout(in[0], 0.5, 7, hr_full(HR_DTYPE_INT64, HR_SCALAR, 3), true)); }
 static hr_value f_conv(const hr_value *in) { return hr_conv2d(in[0], in[1], 1, 1); }
 static hr_value f_max_pool(const hr_value *in) { return hr_max_pool(in[0], 2, 1); }
 static hr_value f_avg_pool(const hr_value *in) { return hr_avg_pool(in[0], 2, 2); }
@@ -77,6 +80,9 @@ static const struct trial trials[] = {
 	{ "softmax, causal", 1, { { { 3, 4 }, 2, -1, 1 } }, f_causal },
 	{ "layer_norm", 3, { { { 3, 4 }, 2, -1, 1 }, { { 4 }, 1, -1, 1 }, { { 4 }, 1, -1, 1 } }, f_layer_norm },
 	{ "attend", 3, { { { 3, 4 }, 2, -1, 1 }, { { 3, 4 }, 2, -1, 1 }, { { 3, 2 }, 2, -1, 1 } }, f_attend },
+	{ "batch_norm", 3, { { { 4, 3, 2 }, 3, -1, 1 }, { { 3 }, 1, -1, 1 }, { { 3 }, 1, -1, 1 } }, f_batch_norm },
+	{ "batch_norm, inference", 5, { { { 2, 3, 2 }, 3, -1, 1 }, { { 3 }, 1, -1, 1 }, { { 3 }, 1, 1, 2 }, { { 3 }, 1, -1, 1 }, { { 3 }, 1, -1, 1 } }, f_fixed_norm },
+	{ "dropout", 1, { { { 3, 4 }, 2, -1, 1 } }, f_dropout },
 	{ "conv2d", 2, { { { 1, 2, 4, 4 }, 4, -1, 1 }, { { 2, 2, 3, 3 }, 4, -1, 1 } }, f_conv },
 	{ "max_pool", 1, { { { 1, 2, 4, 4 }, 4, -1, 1 } }, f_max_pool },
 	{ "avg_pool", 1, { { { 1, 2, 4, 4 }, 4, -1, 1 } }, f_avg_pool },

@@ -295,6 +295,13 @@ static void test_gradients_of_layers(void)
 		check_gradient(HR__OP_ATTEND, (tensor[]){ some(SHAPE(2, 3, 4)), some(SHAPE(2, 5, 4)), some(SHAPE(2, 5, 2)) }, 3, &attrs);
 		check_gradient(HR__OP_ATTEND, (tensor[]){ some(SHAPE(0, 3, 4)), some(SHAPE(0, 5, 4)), some(SHAPE(0, 5, 2)) }, 3, &attrs);
 	}
+	check_gradient(HR__OP_BATCH_NORM, (tensor[]){ some(SHAPE(3, 2, 2, 5)), some(SHAPE(2)), some(SHAPE(2)) }, 3, &(hr__attrs){ .a = 1e-5 });
+	check_gradient(HR__OP_BATCH_NORM, (tensor[]){ some(SHAPE(7, 3)), some(SHAPE(3)), some(SHAPE(3)) }, 3, &(hr__attrs){ .a = 1e-3 });
+	check_gradient(HR__OP_BATCH_NORM, (tensor[]){ some(SHAPE(0, 3)), some(SHAPE(3)), some(SHAPE(3)) }, 3, &(hr__attrs){ .a = 1e-3 });
+	tensor offset = random_tensor(HR_DTYPE_INT64, SCALAR_SHAPE, 0, 9);
+	check_gradient(HR__OP_DROPOUT, (tensor[]){ some(SHAPE(5, 7)), offset }, 2, &(hr__attrs){ .a = 0.4, .seed = 3 });
+	check_gradient(HR__OP_DROPOUT, (tensor[]){ some(SHAPE(5, 7)), offset }, 2, &(hr__attrs){ .a = 1, .seed = 3 });
+	check_gradient(HR__OP_DROPOUT, (tensor[]){ some(SHAPE(0, 7)), offset }, 2, &(hr__attrs){ .a = 0.4 });
 	check_gradient(HR__OP_COPY, (tensor[]){ some(SHAPE(3, 4)) }, 1, &none);
 	for (int64_t stride = 1; stride < 4; stride++) {
 		for (int64_t padding = 0; padding < 3; padding++) {

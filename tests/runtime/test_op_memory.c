@@ -103,6 +103,16 @@ static hr_value run_layer_norm(const hr_value *in)
 	return hr_layer_norm(in[0], in[1], in[2], 1e-5);
 }
 
+static hr_value run_batch_norm(const hr_value *in)
+{
+	return hr_batch_norm(in[0], in[1], in[2], 1e-5, NULL, NULL);
+}
+
+static hr_value run_dropout(const hr_value *in)
+{
+	return hr_dropout(in[0], 0.5, 1, in[1], true);
+}
+
 static hr_value run_attend(const hr_value *in)
 {
 	return hr_attend(in[0], in[1], in[2], 2, 0.5, true);
@@ -162,6 +172,9 @@ static const struct sample samples[] = {
 	{ "cross_entropy", HR__OP_CROSS_ENTROPY, run_cross_entropy, .in = { SQUARE, I32(SIDE) } },
 	{ "layer_norm", HR__OP_LAYER_NORM, run_layer_norm, .in = { SQUARE, F32(SIDE), F32(SIDE) },
 	  .memory = "input 1's, else its own; mean and deviation of each row have theirs, for gradients" },
+	{ "batch_norm", HR__OP_BATCH_NORM, run_batch_norm, .in = { SQUARE, F32(SIDE), F32(SIDE) },
+	  .memory = "input 1's, else its own; mean and variance of each channel have theirs" },
+	{ "dropout", HR__OP_DROPOUT, run_dropout, .in = { SQUARE, { HR_DTYPE_INT64, 0, { 0 } } } },
 	{ "attend", HR__OP_ATTEND, run_attend, .in = { SQUARE, SQUARE, SQUARE },
 	  .memory = "its own; the logarithm of each row's sum has its own, for gradients" },
 	{ "conv2d", HR__OP_CONV2D, run_conv2d, .in = { F32(1, 2, SIDE, SIDE), F32(2, 2, 3, 3) } },
@@ -300,7 +313,7 @@ static void test_ops_allocate_what_their_rows_say(void)
 		check_sample(&samples[i]);
 		checked++;
 	}
-	CHECK_GE(checked, 38);
+	CHECK_GE(checked, 40);
 	close_session();
 }
 

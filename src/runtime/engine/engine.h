@@ -204,12 +204,13 @@ typedef struct hr__variable {
 	hr__type type;
 	hr_initializer initializer;
 	uint64_t graph, session; /* the owner; one of them is 0 */
-	bool trainable; /* false: created by an optimizer */
+	bool trainable;    /* false: no gradients are taken with respect to it */
+	bool of_optimizer; /* created by an optimizer */
 } hr__variable;
 
 static inline hr__role hr__variable_role(const hr__variable *variable)
 {
-	return variable->trainable ? HR__WEIGHTS : HR__OPTIMIZER;
+	return variable->of_optimizer ? HR__OPTIMIZER : HR__WEIGHTS;
 }
 
 typedef struct hr__content {
@@ -224,8 +225,10 @@ uint32_t hr__variables_of(const hr__attrs *attrs);
 bool hr__writes_variables(enum hr__op_kind kind, const hr__attrs *attrs);
 /* HR_INVALID_HANDLE: invalid or stale id. */
 hr_status hr__variable_get(uint64_t id, hr__variable *out);
-/* Finds or creates a variable that is not trainable. */
+/* Finds or creates a variable of an optimizer, which is not trainable. The name is complete. */
 hr_variable hr__variable_hidden(const char *name, const hr__type *type);
+/* hr_get_variable for one that is not trainable: statistics and counts of a layer. */
+hr_variable hr__variable_statistic(const char *name, const hr__type *type, hr_initializer initializer);
 /* Checks that an op in [graph] or [session] may use the variable. */
 hr_status hr__variable_check(const hr__variable *variable, const hr__graph *graph, const hr__session *session);
 /* The variable's contents, with a reference. HR_INVALID_ARGUMENT: not initialized. */

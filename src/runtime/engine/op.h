@@ -67,6 +67,8 @@
 	X(SOFTMAX,            softmax,            1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, softmax, softmax, none, softmax) \
 	X(CROSS_ENTROPY,      cross_entropy,      1, 2, 2, ALLOCATES, ELEMENTS, 0, 3, 0, cross_entropy, cross_entropy, none, cross_entropy) \
 	X(LAYER_NORM,         layer_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, layer_norm, layer_norm, none, layer_norm) \
+	X(BATCH_NORM,         batch_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, batch_norm, batch_norm, none, batch_norm) \
+	X(DROPOUT,            dropout,            1, 2, 2, FORWARDS,  RANDOM,   1, 2, 0, dropout, dropout, none, dropout) \
 	X(ATTEND,             attend,             2, 3, 3, ALLOCATES, PRODUCTS, 0, 7, 3, attend, attend, attend, attend) \
 	X(CONV2D,             conv2d,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, conv2d, conv2d, conv2d, conv2d) \
 	X(MAX_POOL,           max_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, pool, max_pool, none, max_pool) \
@@ -83,6 +85,7 @@
 	X(PAD,                pad,                1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pad, pad, none, pad) \
 	X(LAYER_NORM_GRAD,    layer_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, \
 	  layer_norm_grad, layer_norm_grad, layer_norm_grad, none) \
+	X(BATCH_NORM_GRAD,    batch_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, batch_norm_grad, batch_norm_grad, none, none) \
 	X(ATTEND_GRAD,        attend_grad,        3, 6, 6, ALLOCATES, PRODUCTS, 0, 0, 0, attend_grad, attend_grad, attend_grad, none) \
 	X(CONV2D_GRAD_INPUT,  conv2d_grad_input,  1, 2, 2, ALLOCATES, PRODUCTS, 0, 0, 0, \
 	  conv2d_grad_input, conv2d_grad_input, conv2d_grad_input, none) \

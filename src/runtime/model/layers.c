@@ -96,6 +96,70 @@ hr_value hr_layer_norm_layer(const char *name, hr_value x)
 	return leave(hr_layer_norm(x, gain, bias, 1e-5));
 }
 
+/* Moves a running statistic towards [to], a temporary value, by a fraction. */
+static bool move_towards(hr_variable statistic, hr_value to, double fraction)
+{
+	hr_value by = hr_scale(hr_sub(to, hr_variable_read(statistic)), fraction, 0);
+	return by.id && hr_assign_add(statistic, by).id;
+}
+
+/* The variance of a sample of [count] numbers is that of the numbers times count / (count - 1). */
+static hr_value batch_norm_training(hr_value x, hr_value gain, hr_value bias, hr_variable mean, hr_variable variance, double momentum, double count)
+{
+	hr_value of_batch[2];
+	hr_value y = hr_batch_norm(x, gain, bias, 1e-5, &of_batch[0], &of_batch[1]);
+	if (!y.id) return y;
+	bool moved = move_towards(mean, of_batch[0], momentum);
+	if (!moved) hr_value_release(of_batch[1]);
+	else moved = move_towards(variance, hr_scale(of_batch[1], count > 1 ? count / (count - 1) : 1, 0), momentum);
+	if (moved) return y;
+	hr__value_consume(y);
+	return HR_NO_VALUE;
+}
+
+static hr_value batch_norm(hr_value x, const hr__type *type, double momentum, bool training)
+{
+	int64_t channels = type->dims.d[1];
+	hr__type like = { type->dtype, { 1, { channels } } };
+	hr_variable mean = hr__variable_statistic("mean", &like, HR_ZEROS);
+	hr_variable variance = mean.id ? hr__variable_statistic("variance", &like, HR_FULL(1)) : mean;
+	hr_value gain = variance.id ? parameter("gain", type, HR_DIMS(channels), HR_FULL(1)) : HR_NO_VALUE;
+	hr_value bias = gain.id ? parameter("bias", type, HR_DIMS(channels), HR_ZEROS) : HR_NO_VALUE;
+	if (training)
+		return batch_norm_training(x, gain, bias, mean, variance, momentum, channels ? (double)hr__dims_count(&type->dims) / (double)channels : 0);
+	hr_value of_mean = bias.id ? hr_variable_read(mean) : HR_NO_VALUE, of_variance = of_mean.id ? hr_variable_read(variance) : HR_NO_VALUE;
+	return hr_batch_norm_inference(x, of_mean, of_variance, gain, bias, 1e-5);
+}
+
+hr_value hr_batch_norm_layer(const char *name, hr_value x, double momentum, bool training)
+{
+	hr__type type;
+	if (!enter(name, "batch norm", x, 2, HR_SHAPE_MAX_RANK, &type)) return HR_NO_VALUE;
+	if (momentum >= 0 && momentum <= 1) return leave(batch_norm(x, &type, momentum, training));
+	hr__fail(HR_INVALID_ARGUMENT, "layer \"%.100s\" (batch norm): the momentum is %g; it is from 0 to 1", name, momentum);
+	hr__value_consume(x);
+	return leave(HR_NO_VALUE);
+}
+
+/* Draws other numbers in each call: the number of the call is the offset. In a graph the new count is the offset, so that each run which
+ * needs the result counts. */
+static hr_value drop(hr_value x, double rate, uint64_t seed)
+{
+	hr_variable calls = hr__variable_statistic("calls", &(hr__type){ .dtype = HR_DTYPE_INT64 }, HR_ZEROS);
+	hr_value one = calls.id ? hr_full(HR_DTYPE_INT64, HR_SCALAR, 1) : HR_NO_VALUE;
+	hr_value added = one.id ? hr_assign_add(calls, one) : HR_NO_VALUE;
+	hr_value offset = added.id && !hr__graph_current() ? hr_variable_read(calls) : added;
+	return hr_dropout(x, rate, seed, offset, true);
+}
+
+hr_value hr_dropout_layer(const char *name, hr_value x, double rate, uint64_t seed, bool training)
+{
+	hr__type type;
+	if (!training) return hr_dropout(x, rate, seed, HR_NO_VALUE, false);
+	if (!enter(name, "dropout", x, 0, HR_SHAPE_MAX_RANK, &type)) return HR_NO_VALUE;
+	return leave(drop(x, rate, seed));
+}
+
 static hr_value attend(hr_value x, const hr__dims *dims, int64_t heads, bool causal, uint64_t seed)
 {
 	int64_t width = dims->d[2];

@@ -348,10 +348,10 @@ static hr_status place(hr__variable *variable, hr__session **session)
 	return HR_OK;
 }
 
-hr_variable hr_get_variable(const char *name, hr_dtype dtype, const int64_t *dims, int rank, hr_initializer initializer)
+static hr_variable get_variable(const char *name, hr_dtype dtype, const int64_t *dims, int rank, hr_initializer initializer, bool trainable)
 {
 	hr__session *session;
-	hr__variable variable = { .scope = hr_name_scope_current(), .type.dtype = dtype, .initializer = initializer, .trainable = true };
+	hr__variable variable = { .scope = hr_name_scope_current(), .type.dtype = dtype, .initializer = initializer, .trainable = trainable };
 	hr_status status = hr__name_join(scope_path(), name, "a variable or variable scope", &variable.name);
 	if (!status) status = hr__dims_make(dims, rank, &variable.type.dims);
 	if (!status) status = hr__need_any(dtype);
@@ -365,10 +365,20 @@ hr_variable hr_get_variable(const char *name, hr_dtype dtype, const int64_t *dim
 	return (hr_variable){ status ? 0 : variable.id };
 }
 
+hr_variable hr_get_variable(const char *name, hr_dtype dtype, const int64_t *dims, int rank, hr_initializer initializer)
+{
+	return get_variable(name, dtype, dims, rank, initializer, true);
+}
+
+hr_variable hr__variable_statistic(const char *name, const hr__type *type, hr_initializer initializer)
+{
+	return get_variable(name, type->dtype, type->dims.d, type->dims.rank, initializer, false);
+}
+
 hr_variable hr__variable_hidden(const char *name, const hr__type *type)
 {
 	hr__session *session;
-	hr__variable variable = { .scope = hr_name_scope_current(), .type = *type, .initializer = HR_ZEROS };
+	hr__variable variable = { .scope = hr_name_scope_current(), .type = *type, .initializer = HR_ZEROS, .of_optimizer = true };
 	hr_status status = intern(name, &variable.name);
 	if (!status) status = place(&variable, &session);
 	if (!status) status = get(&variable, HR_REUSE_OR_MAKE, session);

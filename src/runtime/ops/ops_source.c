@@ -1,13 +1,14 @@
 /* ops_source.c - ops without inputs.
  *
- * Random numbers are Philox 4x32-10 (Salmon et al., Parallel random numbers: as easy as 1, 2, 3). The seed is the key and the
- * number of a block of elements is the counter, so each element is a function of seed and position alone. */
+ * The number of a block of elements is the counter of the random numbers (philox.h), so each element is a function of seed and position
+ * alone. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include "core/base/status.h"
 #include "runtime/kernels/bfloat16.h"
+#include "runtime/kernels/philox.h"
 #include "runtime/ops/ops.h"
 
 /* ---- constant ---- */
@@ -90,30 +91,11 @@ HR__RUN(full)
 
 /* ---- Philox ---- */
 
-/* Makes normal and uniform numbers of one seed independent. */
-enum random_stream { NORMAL = 1, UNIFORM = 2 };
-
-static void philox(uint64_t seed, uint64_t block, enum random_stream stream, uint32_t out[4])
-{
-	uint32_t c[4] = { (uint32_t)block, (uint32_t)(block >> 32), (uint32_t)stream, 0 };
-	uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) };
-	for (int round = 0; round < 10; round++) {
-		uint64_t x = (uint64_t)c[0] * 0xD2511F53u, y = (uint64_t)c[2] * 0xCD9E8D57u;
-		c[0] = (uint32_t)(y >> 32) ^ c[1] ^ key[0];
-		c[1] = (uint32_t)y;
-		c[2] = (uint32_t)(x >> 32) ^ c[3] ^ key[1];
-		c[3] = (uint32_t)x;
-		key[0] += 0x9E3779B9u;
-		key[1] += 0xBB67AE85u;
-	}
-	memcpy(out, c, sizeof c);
-}
-
 /* A block is 4 elements of 32 random bits, or 2 of 64. */
-static void philox_wide(uint64_t seed, uint64_t block, enum random_stream stream, uint64_t out[2])
+static void philox_wide(uint64_t seed, uint64_t block, enum hr__random_stream stream, uint64_t out[2])
 {
 	uint32_t words[4];
-	philox(seed, block, stream, words);
+	hr__philox(seed, block, stream, 0, words);
 	out[0] = (uint64_t)words[1] << 32 | words[0];
 	out[1] = (uint64_t)words[3] << 32 | words[2];
 }
@@ -153,7 +135,7 @@ static void normal_range(void *context, int64_t begin, int64_t end)
 		float *out = work->out[0], four[4];
 		for (int64_t i = begin; i < end; i += 4) {
 			uint32_t words[4];
-			philox(seed, (uint64_t)i / 4, NORMAL, words);
+			hr__philox(seed, (uint64_t)i / 4, HR__RANDOM_NORMAL, 0, words);
 			normal_pair_f32(words[0], words[1], four);
 			normal_pair_f32(words[2], words[3], four + 2);
 			memcpy(out + i, four, (size_t)(end - i < 4 ? end - i : 4) * sizeof four[0]);
@@ -162,7 +144,7 @@ static void normal_range(void *context, int64_t begin, int64_t end)
 		double *out = work->out[0], two[2];
 		for (int64_t i = begin; i < end; i += 2) {
 			uint64_t words[2];
-			philox_wide(seed, (uint64_t)i / 2, NORMAL, words);
+			philox_wide(seed, (uint64_t)i / 2, HR__RANDOM_NORMAL, words);
 			normal_pair_f64(words[0], words[1], two);
 			memcpy(out + i, two, (size_t)(end - i < 2 ? end - i : 2) * sizeof two[0]);
 		}
@@ -233,7 +215,7 @@ static void uniform_range(void *context, int64_t begin, int64_t end)
 	hr__work *work = context;
 	for (int64_t i = begin; i < end; i += 2) {
 		uint64_t words[2];
-		philox_wide(work->attrs->seed, (uint64_t)i / 2, UNIFORM, words);
+		philox_wide(work->attrs->seed, (uint64_t)i / 2, HR__RANDOM_UNIFORM, words);
 		uniform_at(work, i, words[0]);
 		if (i + 1 < end) uniform_at(work, i + 1, words[1]);
 	}
