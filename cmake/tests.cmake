@@ -21,7 +21,7 @@ set(HEADROOM_TEST_TIMEOUT 600 CACHE STRING "Seconds after which a test counts as
 function(add_headroom_test name labels)
 	add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 	set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${HEADROOM_TEST_TIMEOUT}
-		ENVIRONMENT "HEADROOM_COMMAND=$<TARGET_FILE:headroom_cli>;HEADROOM_CUDA=0;HEADROOM_FAKE_CUDA=${PROJECT_BINARY_DIR}/fake_cuda")
+		ENVIRONMENT "HEADROOM_COMMAND=$<TARGET_FILE:headroom_cli>;HEADROOM_CUDA=0;HEADROOM_CUDA_LIBRARIES=0;HEADROOM_FAKE_CUDA=${PROJECT_BINARY_DIR}/fake_cuda")
 endfunction()
 
 # ---- tests/fake_cuda ----
@@ -29,7 +29,8 @@ endfunction()
 # Stand-ins for the CUDA driver: one that is whole, and one that lacks a call, as an old driver does. Not sanitized, because a program
 # that is not must be able to load them too. Tests never use a card that the machine may have, unless they are started by hand.
 foreach(kind whole old)
-	add_library(fake_cuda_${kind} SHARED tests/fake_cuda/fake_cuda.c tests/fake_cuda/fake_launch.c tests/fake_cuda/fake_program.c)
+	add_library(fake_cuda_${kind} SHARED tests/fake_cuda/fake_cuda.c tests/fake_cuda/fake_launch.c tests/fake_cuda/fake_module.c
+		tests/fake_cuda/fake_program.c)
 	set_target_properties(fake_cuda_${kind} PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1 C_VISIBILITY_PRESET hidden
 		LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cuda/${kind})
 	target_include_directories(fake_cuda_${kind} PRIVATE tests src plugins/cuda)
@@ -38,6 +39,19 @@ foreach(kind whole old)
 	target_link_libraries(fake_cuda_${kind} PRIVATE Threads::Threads)
 endforeach()
 target_compile_definitions(fake_cuda_old PRIVATE FAKE_CUDA_OLD)
+
+# Stand-ins for CUDA's libraries, on the driver's: a compiler of kernels for the host, and products of matrices.
+foreach(kind nvrtc cublaslt)
+	add_library(fake_${kind} SHARED tests/fake_cuda/fake_${kind}.c)
+	set_target_properties(fake_${kind} PROPERTIES SUFFIX .so.13 C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cuda/libraries)
+	target_include_directories(fake_${kind} PRIVATE tests src plugins/cuda include)
+	target_compile_options(fake_${kind} PRIVATE -fno-sanitize=all)
+	target_link_options(fake_${kind} PRIVATE -fno-sanitize=all -Wl,-Bsymbolic)
+	target_link_libraries(fake_${kind} PRIVATE fake_cuda_whole)
+endforeach()
+set_target_properties(fake_nvrtc PROPERTIES OUTPUT_NAME nvrtc)
+set_target_properties(fake_cublaslt PROPERTIES OUTPUT_NAME cublasLt)
+target_compile_definitions(fake_nvrtc PRIVATE FAKE_NVRTC_SHIM="${PROJECT_SOURCE_DIR}/tests/fake_cuda/host_program.h")
 
 # ---- tests/cuda ----
 
@@ -127,7 +141,7 @@ foreach(source ${test_programs})
 	elseif(kind STREQUAL conformance)
 		add_headroom_test(${kind}.${short}.cuda "${labels}" ${target})
 		set_tests_properties(${kind}.${short}.cuda PROPERTIES ENVIRONMENT
-			"LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/fake_cuda/whole;HR_TEST_SUBJECT=cuda;HEADROOM_CUDA_PAGE=64KiB;FAKE_CUDA_GRANULARITY=65536;FAKE_CUDA_CHECK=1")
+			"LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/fake_cuda/whole;HR_TEST_SUBJECT=cuda;HEADROOM_CUDA_LIBRARIES=0;HEADROOM_CUDA_PAGE=64KiB;FAKE_CUDA_GRANULARITY=65536;FAKE_CUDA_CHECK=1")
 	endif()
 endforeach()
 # Ops are tested without the engine: these put something of their own in the place of what kernels and gradients call.
@@ -139,12 +153,12 @@ endforeach()
 target_link_options(runtime_op_gradients PRIVATE -Wl,--wrap=hr__call,--wrap=hr__call_one,--wrap=hr_value_release,--wrap=hr_last_status)
 # It looks for its own functions in captured call stacks, by name.
 set_target_properties(unit_stacks PROPERTIES ENABLE_EXPORTS ON)
-list(APPEND test_targets fake_cuda_whole fake_cuda_old)
+list(APPEND test_targets fake_cuda_whole fake_cuda_old fake_nvrtc fake_cublaslt)
 if(TARGET headroom)
 	add_dependencies(unload_unload headroom unload_plugin)
 	list(APPEND test_targets profile_shared headroom_cuda cuda_program cuda_program_linked cuda_program_module)
 endif()
-list(APPEND threads_targets fake_cuda_whole fake_cuda_old)
+list(APPEND threads_targets fake_cuda_whole fake_cuda_old fake_nvrtc fake_cublaslt)
 # It watches the free memory of devices, which others must not take meanwhile.
 set_tests_properties(conformance.rounds PROPERTIES RUN_SERIAL ON)
 

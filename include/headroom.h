@@ -58,6 +58,8 @@
  *
  *     HEADROOM_CUDA=0                  no CUDA devices: GPU:0 is emulated
  *     HEADROOM_CUDA_PAGE=SIZE          page size of CUDA devices
+ *     HEADROOM_CUDA_LIBRARIES=FOLDERS  where NVRTC and cuBLASLt are; 0 = use neither: the host computes ops
+ *     HEADROOM_KERNEL_CACHE=FOLDER     where compiled kernels are kept; 0 = nowhere
  *     HEADROOM_REQUIRE_CUDA=1          no emulated device in place of a GPU
  *     HEADROOM_EMULATED=memory=1GiB    memory, page, link, latency and number of emulated devices
  *     HEADROOM_LIMIT=SIZE              most memory that this process reserves from each GPU

@@ -107,8 +107,9 @@ static inline void hr_session_options_init(hr_session_options *options)
  * On an allocator with Large Model Support, values are evicted and restored as memory is needed, or dropped and recomputed if their op
  * is a pure function of its inputs (hr_lms_options.recompute turns that off). Results are the same to the bit.
  *
- * Ops are computed by the host. On a device whose memory the host cannot access (a card), each op works on copies in pinned memory,
- * which are copied from and to the device on the session's stream. That memory is allocated in pieces of 64 MiB and more, is shared
+ * On a CUDA card with NVRTC, ops are computed by the card, matrix products by cuBLASLt (docs/runtime.md says which ops). Every other op of a device
+ * whose memory the host cannot access is computed by the host, on copies in pinned memory, which are copied from and to the device on the session's
+ * stream. That memory is allocated in pieces of 64 MiB and more, is shared
  * by all sessions of the device, and is kept until the last of them is destroyed. It counts against hr_lms_options.host_limit, so set
  * that limit first.
  *
@@ -131,6 +132,10 @@ HR_API hr_status hr_session_destroy(hr_session session);
  * HR_TOO_MANY  the thread is inside 4 sessions already */
 HR_API HR_CHECK_RESULT hr_status hr_session_enter(hr_session session);
 HR_API hr_status hr_session_leave(void);
+
+/* HR_OK: the session's ops are computed on its device. HR_UNSUPPORTED: they are computed by the host, on copies of values that are on the device; the
+ * message says why. */
+HR_API hr_status hr_session_compute_check(hr_session session);
 
 /* Waits until all work of the session is done. Returns the first error that an op detected while it ran, if any. */
 HR_API HR_CHECK_RESULT hr_status hr_session_synchronize(hr_session session);

@@ -31,7 +31,8 @@ fi
 types="CUresult CUdevice CUdeviceptr CUmemGenericAllocationHandle CUcontext CUstream CUevent CUhostFn CUdevice_attribute
 	CUmemAllocationGranularity_flags CUmemLocation CUmemAllocationProp CUmemAccessDesc CUctx_st CUstream_st CUevent_st
 	CUfunction CUmemoryPool CUpointer_attribute CUstreamCaptureStatus CUkernel CUmodule CUlibrary CUlaunchAttribute CUlaunchConfig
-	CUlaunchAttribute_st CUkern_st CUmod_st CUlib_st CUfunc_st CUmemPoolHandle_st"
+	CUlaunchAttribute_st CUkern_st CUmod_st CUlib_st CUfunc_st CUmemPoolHandle_st
+	CUgraph CUgraphExec CUgraph_st CUgraphExec_st CUstreamCaptureMode"
 program=$(mktemp --suffix=.c)
 trap 'rm -f "$program"' EXIT
 {
@@ -78,6 +79,10 @@ HR__CUDA_NUMBERS(SAME_NUMBER)
 
 #define SAME_CALL(name, parameters) _Static_assert(__builtin_types_compatible_p(__typeof__(&name), CUresult(*) parameters), #name);
 HR__CUDA_CALLS(SAME_CALL)
+HR__CUDA_KERNEL_CALLS(SAME_CALL)
+SAME_SIZE(CUgraph)
+SAME_SIZE(CUgraphExec)
+SAME_SIZE(CUstreamCaptureMode)
 
 SAME_SIZE(CUfunction)
 SAME_SIZE(CUmemoryPool)

@@ -11,10 +11,8 @@
 
 #include "core/device/backends/cuda_driver.h"
 
-typedef struct CUfunc_st *CUfunction;
 typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUkern_st *CUkernel;
-typedef struct CUmod_st *CUmodule;
 typedef struct CUlib_st *CUlibrary;
 typedef struct CUlaunchAttribute_st CUlaunchAttribute;
 typedef int CUpointer_attribute;
@@ -109,8 +107,8 @@ typedef struct CUlaunchConfig {
 	X(CU_POINTER_ATTRIBUTE_RANGE_SIZE, 12)              \
 	X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                 \
 	X(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1)               \
-	X(CUDA_ERROR_NOT_FOUND, 500)                        \
-	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)
+	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)       \
+	X(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED, 901)
 
 enum {
 #define HR__PROGRAM_NUMBER(name, value) HR__##name = value,

@@ -58,12 +58,14 @@ typedef struct registered {
 } registered;
 
 typedef struct command {
-	enum { COPY, FILL, HOST, WAIT, FREE, KERNEL } kind; /* FREE: of the plain memory at to; KERNEL: writes to all of [to, to + bytes) */
+	/* FREE: of the plain memory at to; KERNEL: writes to all of [to, to + bytes); COMPUTE: runs a kernel, or work of a library */
+	enum { COPY, FILL, HOST, WAIT, FREE, KERNEL, COMPUTE } kind;
 	bool to_device, from_device; /* which sides are device addresses */
 	uint64_t to, from, bytes;
 	unsigned char value;
 	CUhostFn run;
 	void *argument;
+	struct computation *computation; /* COMPUTE */
 	CUstream other; /* WAIT: for its work up to ticket */
 	uint64_t ticket;
 	struct command *next;
@@ -74,6 +76,8 @@ struct CUstream_st {
 	bool destroyed, ended;
 	bool built_in; /* a default stream */
 	bool capturing;
+	bool capture_failed;
+	CUgraph recording; /* NULL = not */
 	uint64_t submitted, completed;
 	CUevent pending;       /* events with timing whose time is not set yet */
 	command *first, *last; /* the first is the running one */
@@ -122,6 +126,12 @@ CUstream start_stream(CUcontext context);
 void wait_until(CUstream stream, uint64_t ticket);
 CUresult submit(CUcontext context, CUstream handle, const command *work);
 void end_context_memory(CUcontext context);
+/* Runs [run] on a copy of [argument] in stream order, with the memory that the addresses point into in use meanwhile. */
+CUresult submit_computation(CUcontext context, CUstream stream, void (*run)(const void *argument, const unsigned *grid, unsigned threads), const void *argument,
+                            size_t bytes, const unsigned *grid, unsigned threads, const uint64_t *addresses, size_t count);
+void run_computation(const struct computation *computation);
+CUresult fake_graph_add(CUgraph graph, const command *work);
+unsigned fake_graphs_live(void);
 
 #define BEGIN(name)  \
 	CUresult result; \

@@ -100,6 +100,31 @@ CUcontext current(void)
 	return depth ? stack[depth - 1] : NULL;
 }
 
+EXPORT int fake_cuda_count(const char *name, CUresult *result)
+{
+	pthread_mutex_lock(&lock);
+	faults.calls++;
+	*result = HR__CUDA_SUCCESS;
+	if (faults.nth && faults.calls == faults.nth) {
+		*result = faults.result;
+		snprintf(faults.name, sizeof faults.name, "%s", name);
+	}
+	pthread_mutex_unlock(&lock);
+	return *result == HR__CUDA_SUCCESS;
+}
+
+EXPORT CUresult fake_cuda_compute(CUstream stream, void (*run)(const void *argument, const unsigned *grid, unsigned threads), const void *argument, size_t bytes,
+                                  const uint64_t *addresses, size_t count)
+{
+	const unsigned grid[3] = { 1, 1, 1 };
+	pthread_mutex_lock(&lock);
+	CUcontext context = current();
+	CUresult result = HR__CUDA_ERROR_INVALID_CONTEXT;
+	if (context && context->retained) result = submit_computation(context, stream, run, argument, bytes, grid, 1, addresses, count);
+	pthread_mutex_unlock(&lock);
+	return result;
+}
+
 /* ---- the driver and its cards ---- */
 
 static const struct {
@@ -189,6 +214,7 @@ CUresult cuDeviceGetAttribute(int *out, CUdevice_attribute which, CUdevice devic
 	switch (which) {
 	case HR__CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *out = 9; break;
 	case HR__CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *out = 0; break;
+	case HR__CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *out = 2; break;
 	case HR__CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED: *out = getenv("FAKE_CUDA_NO_VMM") == NULL; break;
 	case HR__CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID: *out = 0; break;
 	case HR__CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED:
@@ -374,6 +400,23 @@ CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CU
 }
 #endif
 
+/* With FAKE_CUDA_KERNELS, kernels run in this process: what they may access, the process can. */
+static void show(const mapping *at)
+{
+	if (!getenv("FAKE_CUDA_KERNELS")) return;
+	void *to = (void *)(uintptr_t)at->base;
+	size_t bytes = (at->size + PAGE - 1) / PAGE * PAGE;
+	if (mmap(to, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, cards[at->memory->card].file, (off_t)at->memory->offset) == MAP_FAILED) abort();
+}
+
+static void hide(const mapping *at)
+{
+	if (!getenv("FAKE_CUDA_KERNELS")) return;
+	void *to = (void *)(uintptr_t)at->base;
+	size_t bytes = (at->size + PAGE - 1) / PAGE * PAGE;
+	if (mmap(to, bytes, PROT_NONE, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) == MAP_FAILED) abort();
+}
+
 static bool overlap(uint64_t a, uint64_t a_size, uint64_t b, uint64_t b_size)
 {
 	return a < b + b_size && b < a + a_size;
@@ -449,6 +492,7 @@ static void remove_mappings(uint64_t base, uint64_t size)
 			continue;
 		}
 		*link = at->next;
+		hide(at);
 		drop_extent(at->memory);
 		free(at);
 	}
@@ -471,6 +515,7 @@ CUresult cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc *ac
 	for (uint64_t at = base; at < base + size;) {
 		mapping *found = mapping_at(at);
 		found->accessible = true;
+		show(found);
 		at += found->size;
 	}
 	return end(result);
@@ -487,6 +532,7 @@ CUresult map_plain(CUcontext context, CUdeviceptr *out, size_t size)
 	made->memory = make_extent(context->card, size, false);
 	made->memory->released = true;
 	mappings = made;
+	show(made);
 	*out = base;
 	return HR__CUDA_SUCCESS;
 }
@@ -629,6 +675,7 @@ static void *run_stream(void *argument)
 		pthread_mutex_unlock(&lock);
 		CUresult result = HR__CUDA_SUCCESS;
 		if (work->kind == HOST) work->run(work->argument);
+		else if (work->kind == COMPUTE) run_computation(work->computation);
 		else if (work->kind == COPY || work->kind == FILL) result = move(work);
 		pthread_mutex_lock(&lock);
 		if (work->kind == FREE) {
@@ -705,6 +752,11 @@ CUresult submit(CUcontext context, CUstream handle, const command *work)
 	CUstream stream = stream_of(context, handle);
 	if (!stream || stream->context != context) return HR__CUDA_ERROR_INVALID_HANDLE;
 	if (stream->capturing) return HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (stream->recording) {
+		CUresult added = fake_graph_add(stream->recording, work);
+		stream->capture_failed |= added != HR__CUDA_SUCCESS;
+		return added;
+	}
 	command *queued = zeroed(sizeof *queued);
 	*queued = *work;
 	if (stream->last) stream->last->next = queued;
@@ -739,6 +791,8 @@ CUresult cuStreamSynchronize(CUstream handle)
 	BEGIN_IN_CONTEXT(cuStreamSynchronize);
 	CUstream stream = stream_of(context, handle);
 	REQUIRE(stream, HR__CUDA_ERROR_INVALID_HANDLE);
+	if (stream->recording) stream->capture_failed = true;
+	REQUIRE(!stream->recording, HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	wait_until(stream, stream->submitted);
 	return end(stream->context->broken);
 }
@@ -782,7 +836,8 @@ CUresult cuEventRecord(CUevent handle, CUstream handle_of_stream)
 	CUevent event = event_of(handle);
 	CUstream stream = stream_of(context, handle_of_stream);
 	REQUIRE(event && stream && event->context == stream->context, HR__CUDA_ERROR_INVALID_HANDLE);
-	REQUIRE(!stream->capturing, HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	if (stream->recording) stream->capture_failed = true;
+	REQUIRE(!stream->capturing && !stream->recording, HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	forget_pending(event);
 	event->stream = stream;
 	event->ticket = stream->submitted;

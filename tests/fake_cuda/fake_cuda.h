@@ -16,6 +16,7 @@
  *   FAKE_CUDA_HOST_REGISTER  what cuMemHostRegister returns; default 0
  *   FAKE_CUDA_VERSION        of CUDA, such as 13000, the default; cuGetProcAddress has no function that is newer
  *   FAKE_CUDA_LACKS          a name that cuGetProcAddress does not find
+ *   FAKE_CUDA_KERNELS        set: the process can access device addresses, so that kernels run in it
  *   FAKE_CUDA_CHECK          set: a process that exits with something left in the driver exits with status 99 */
 #ifndef HR_TESTS_FAKE_CUDA_H
 #define HR_TESTS_FAKE_CUDA_H
@@ -44,6 +45,12 @@ void fake_cuda_fail_nth(unsigned long long nth, CUresult result);
 /* Calls counted since then, and the name of the call that was made to fail; "" if none. */
 unsigned long long fake_cuda_calls(void);
 const char *fake_cuda_failed(void);
+
+/* For stand-ins of libraries: counts a call of theirs like one of the driver's; 0: it must fail, with *result. */
+int fake_cuda_count(const char *name, CUresult *result);
+/* For them too: runs work in stream order, in the current context. */
+CUresult fake_cuda_compute(CUstream stream, void (*run)(const void *argument, const unsigned *grid, unsigned threads), const void *argument, size_t bytes,
+                           const uint64_t *addresses, size_t count);
 
 /* Advances the clock of event times by [ns]. */
 void fake_cuda_advance_clock(uint64_t ns);

@@ -138,6 +138,10 @@ hr_status hr__registry_set_simulated(const hr_simulated_options *options);
 
 /* A message saying why the last count found no CUDA device; "" when it found one. Under the registry's lock (cuda_load.c). */
 const char *hr__cuda_why(void);
+/* For hr__device_native (kernels.h), on a CUDA card. */
+struct hr__native;
+hr_status hr__cuda_native_call(const hr__device *device, hr_native_stream stream, hr_status (*call)(const struct hr__native *native, void *argument),
+                               void *argument);
 /* Whether CUDA is enabled and a driver exists, but shows no device. */
 bool hr__cuda_is_broken(void);
 

@@ -66,6 +66,7 @@
 #include "core/base/checked.h"
 #include "core/base/status.h"
 #include "core/device/internal.h"
+#include "core/device/kernels.h"
 
 #define SPARE_EVENTS HR_STREAM_MAX /* of each kind */
 #define WAITED_EVENTS HR_STREAM_MAX
@@ -812,6 +813,13 @@ hr_status hr__device_host_call(hr__device *device, hr_stream stream, void (*run)
 	hr_native_stream native = 0;
 	hr_status status = hr__stream_native(device, carrier_of(stream), &native);
 	return status ? status : after_work(device, stream, hr__call_host_call(device->physical, run, argument, native));
+}
+
+hr_status hr__device_native(hr__device *device, hr_stream stream, hr_status (*call)(const hr__native *native, void *argument), void *argument)
+{
+	hr_native_stream native = 0;
+	hr_status status = hr__stream_native(device, carrier_of(stream), &native);
+	return status ? status : after_work(device, stream, hr__cuda_native_call(device, native, call, argument));
 }
 
 hr_status hr__device_compute(hr__device *device, hr_stream stream, uint64_t ns)

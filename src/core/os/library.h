@@ -6,13 +6,15 @@
 
 #include <stddef.h>
 
+#include "core/base/shared.h"
+
 typedef struct hr__library hr__library;
 
 /* Loads the library [name] for the rest of the process; it cannot be closed. NULL when it cannot be loaded; then [why] holds the
  * loader's message, cut to [capacity]. */
-hr__library *hr__library_open(const char *name, char *why, size_t capacity);
+HR__SHARED hr__library *hr__library_open(const char *name, char *why, size_t capacity);
 
 /* The address of the symbol [name]; NULL when the library has none. */
-void *hr__library_symbol(hr__library *library, const char *name);
+HR__SHARED void *hr__library_symbol(hr__library *library, const char *name);
 
 #endif

@@ -70,6 +70,9 @@ struct hr__session {
 	hr__device *device;
 	hr_allocator allocator;
 	hr_stream stream;
+	struct hr__card *card;    /* computes ops (card/card.h); NULL: the host does */
+	void *faults;             /* in the card's memory: the first error that a kernel found (hr__k_fault) */
+	bool may_have_faults;     /* kernels that can find errors were queued since that was read last; guarded by the lock */
 	hr_allocator staging;     /* pinned memory, shared by all sessions of the device; id 0: the host can access the device */
 	bool has_tensors;         /* the allocator supports tensors */
 	bool has_recipes;         /* and evicts them, so that values may have recipes (recipe/origin.h) */
@@ -191,6 +194,19 @@ hr_status hr__stage_in(const hr__session *session, hr__work *work, uint64_t scra
 hr_status hr__stage_out(const hr__session *session, const hr__stage *stage);
 /* Frees the pinned memory, in stream order. */
 void hr__stage_end(const hr__session *session, hr__stage *stage);
+
+/* ---- errors that kernels of a card find (faults.c) ---- */
+
+/* The text of an error that a run of an op found (job.c). */
+void hr__job_describe_error(const hr__work *work, char *out, size_t capacity);
+
+/* Gets memory for them on the card. Does nothing if the host computes. */
+hr_status hr__faults_open(hr__session *session);
+void hr__faults_close(hr__session *session);
+/* What a kernel of the op needs to report an error. */
+struct hr__k_faults hr__faults_for(hr__session *session, enum hr__op_kind kind, hr_name scope, const hr__work *work);
+/* Waits for the session's stream, and moves an error of a kernel to the session's error. */
+hr_status hr__faults_wait(hr__session *session);
 
 /* ---- variables (variable.c) ---- */
 

@@ -9,6 +9,7 @@
 #include "core/memory/allocator.h"
 #include "core/memory/bfc/tensor_block.h"
 #include "core/os/os.h"
+#include "runtime/card/card.h"
 #include "runtime/engine/job.h"
 #include "runtime/ops/ops.h"
 #include "runtime/recipe/origin.h"
@@ -90,7 +91,7 @@ static hr_status get_memory(const hr__task *task, struct op_memory *memory)
 			status = get_buffer(task, memory, &out_types[i], role_of(task, i), &memory->outs[i].buffer);
 		}
 	}
-	uint64_t scratch = op->scratch && !status ? op->scratch(in_types, out_types, task->attrs) : 0;
+	uint64_t scratch = status ? 0 : hr__scratch_bytes(task->session, task->kind, task->attrs, in_types, out_types);
 	if (scratch) status = get_buffer(task, memory, &(hr__type){ HR_DTYPE_UINT8, { 1, { (int64_t)scratch } } }, HR__SCRATCH, &memory->scratch);
 	if (status) release_outs(memory);
 	return status;
@@ -258,6 +259,38 @@ static hr_status queue_job(const hr__task *task, const struct op_memory *memory,
 	return status;
 }
 
+/* On a card nothing is known of when an op runs, except by waiting before and after it. */
+static hr_status wait_if(bool timed, const hr__session *session, uint64_t *ns)
+{
+	hr_status status = timed ? hr_stream_synchronize(session->handle, session->stream) : HR_OK;
+	*ns = timed ? hr__os()->clock_ns() : 0;
+	return status;
+}
+
+/* Queues the kernels of the op. Call with everything pinned. */
+static hr_status queue_kernels(const hr__task *task, const struct op_memory *memory)
+{
+	const hr__session *session = task->session;
+	hr__work work = { .attrs = task->attrs };
+	bool timed = memory->recorded || task->note;
+	uint64_t begin, end;
+	hr_status status = fill_in(&work, memory);
+	if (status) return status;
+	if (task->note) note_memory(task, memory);
+	if (memory->recorded) record_uses(task, memory);
+	hr__k_faults faults = hr__faults_for(task->session, task->kind, task->scope, &work);
+	status = wait_if(timed, session, &begin);
+	if (!status) status = hr__card_queue(session->card, task->kind, &work, session->stream, &faults);
+	if (!status) status = wait_if(timed, session, &end);
+	if (status || !timed) return status;
+	if (task->note) {
+		task->note->begin_ns = begin - task->begin_ns;
+		task->note->ns = end - begin;
+	}
+	if (memory->recorded) record_op(task, HR__EVENT_OP_END, end - begin);
+	return HR_OK;
+}
+
 /* What the outputs had before is overwritten. */
 static void forget_origins(const struct op_memory *memory)
 {
@@ -265,11 +298,11 @@ static void forget_origins(const struct op_memory *memory)
 		if (memory->outs[i].buffer && memory->outs[i].buffer->origin) hr__origin_forget(memory->outs[i].buffer);
 }
 
-/* Call with everything pinned. Consumes the job and the origin. */
+/* Call with everything pinned. Consumes the job, which is NULL if the card computes the op, and the origin. */
 static hr_status queue_pinned(const hr__task *task, const struct op_memory *memory, hr__job *job, hr__origin *origin)
 {
 	bool queued = false;
-	hr_status status = queue_job(task, memory, job, &queued);
+	hr_status status = job ? queue_job(task, memory, job, &queued) : queue_kernels(task, memory);
 	if (!queued) hr__job_free(job);
 	forget_origins(memory);
 	if (status) hr__origin_release(origin);
@@ -286,8 +319,8 @@ static hr_status queue(const hr__task *task, const struct op_memory *memory)
 	for (uint32_t i = 0; i < memory->in_count; i++) add_pin(&pins, memory->ins[i].buffer, HR_READ);
 	for (uint32_t i = 0; i < memory->out_count; i++) add_pin(&pins, memory->outs[i].buffer, HR_OVERWRITE);
 	add_pin(&pins, memory->scratch, HR_OVERWRITE);
-	hr__job *job;
-	hr_status status = new_job(task, data, &job);
+	hr__job *job = NULL;
+	hr_status status = hr__is_on_card(task->session, task->kind) ? HR_OK : new_job(task, data, &job);
 	if (status) return status;
 	hr__origin *origin = NULL;
 	if (task->session->has_recipes) origin = hr__origin_new(task, memory->ins, memory->in_count, memory->outs, memory->in_place);

@@ -5,12 +5,13 @@
 
 #include "core/base/status.h"
 #include "core/os/os.h"
+#include "runtime/card/card.h"
 #include "runtime/engine/job.h"
 
 /* ---- running ---- */
 
 /* "an index is out of range: 7 is not from 0 to 4; shapes [5,4] and [6]" */
-static void describe_error(const hr__work *work, char *out, size_t capacity)
+void hr__job_describe_error(const hr__work *work, char *out, size_t capacity)
 {
 	char shapes[2][HR__DIMS_TEXT], number[96] = "";
 	for (int i = 0; i < 2; i++) hr__dims_text(&work->in_types[i].dims, shapes[i], sizeof shapes[i]);
@@ -23,7 +24,7 @@ static void note_error(const hr__job *job)
 {
 	hr__session *session = job->session;
 	char text[HR__ERROR_TEXT];
-	describe_error(&job->work, text, sizeof text);
+	hr__job_describe_error(&job->work, text, sizeof text);
 	hr__lock_take(&hr__runtime_lock);
 	if (!session->error[0]) {
 		memcpy(session->error, text, sizeof text);
@@ -93,6 +94,18 @@ void hr__job_free(hr__job *job)
 hr_status hr__job_queue(hr__job *job, hr__device *device, hr_stream stream)
 {
 	return hr__device_host_call(device, stream, run_job, job);
+}
+
+bool hr__is_on_card(const hr__session *session, enum hr__op_kind kind)
+{
+	return session->card && hr__card_serves(session->card, kind);
+}
+
+uint64_t hr__scratch_bytes(const hr__session *session, enum hr__op_kind kind, const hr__attrs *attrs, const hr__type *in, const hr__type *out)
+{
+	const hr__op *op = &hr__ops[kind];
+	if (hr__is_on_card(session, kind)) return op->workspace ? op->workspace(in, out, attrs) : 0;
+	return op->scratch ? op->scratch(in, out, attrs) : 0;
 }
 
 void *hr__job_nothing(void)

@@ -21,6 +21,10 @@ typedef struct hr__job {
  * unless it was queued. HR_NO_HOST_MEMORY. */
 hr_status hr__job_new(enum hr__op_kind kind, const hr__attrs *attrs, uint64_t data, hr__team *team, hr__job **out);
 void hr__job_free(hr__job *job); /* NULL is allowed */
+/* Whether a card computes the op. */
+bool hr__is_on_card(const hr__session *session, enum hr__op_kind kind);
+/* Bytes of scratch memory that the op needs in the session. */
+uint64_t hr__scratch_bytes(const hr__session *session, enum hr__op_kind kind, const hr__attrs *attrs, const hr__type *in, const hr__type *out);
 /* On success the stream owns the job. */
 hr_status hr__job_queue(hr__job *job, hr__device *device, hr_stream stream);
 /* The address of tensors without elements: kernels add 0 to it, which is undefined for NULL in C. */

@@ -4,6 +4,8 @@
  *     run        the kernel; runs on a thread of the device, in stream order. Its memory is contiguous and does not move meanwhile
  *     gradient   calls ops that compute the gradients of the inputs; NULL = no gradient
  *     memory     how the outputs get their memory
+ *     launch     queues the kernels that compute it on a card (card/card.h), with scratch memory of the size that [workspace] returns; NULL = it
+ *                is computed by [run], on copies in the host's memory
  *     again      whether the op is a pure function of its inputs
  *
  * The functions of a row are in the file of its group under ops/. */
@@ -26,80 +28,81 @@
  *     masks (1: the first, 2: the second, 4: the third): inputs whose memory the first output may reuse; inputs, and outputs, whose
  *         contents the gradient reads
  *     functions: hr__infer_<>, hr__run_<>, hr__scratch_<>, hr__gradient_<>; "none" if there is none
+ *     on a card: what computes it (hr__op_by), and the functions hr__launch_<>, hr__workspace_<>; "none" if the host computes it
  *
  * A placeholder exists in graphs only; it is fed, and never run. sgd, momentum and adam update all inputs but the last; adam all but
  * the last two, of which the last is the step number. */
 #define HR__OP_TABLE(X) \
-	X(PLACEHOLDER,        placeholder,        1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, full, none, none, none) \
-	X(READ,               read,               1, 1, 1, ALIASES,   NEVER,    0, 0, 0, read, none, none, none) \
-	X(ASSIGN,             assign,             1, 2, 2, ALIASES,   NEVER,    0, 0, 0, assign, none, none, none) \
-	X(INITIALIZE,         initialize,         1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, done, full, none, none) \
-	X(GROUP,              group,              1, 0, HR__OP_INPUTS, ALLOCATES, NEVER,    0, 0, 0, done, full, none, none) \
-	X(CONSTANT,           constant,           1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, constant, constant, none, none) \
-	X(FULL,               full,               1, 0, 0, ALLOCATES, BYTES,    0, 0, 0, full, full, none, none) \
-	X(RANDOM_NORMAL,      random_normal,      1, 0, 0, ALLOCATES, RANDOM,   0, 0, 0, random_normal, random_normal, none, none) \
-	X(RANDOM_UNIFORM,     random_uniform,     1, 0, 0, ALLOCATES, RANDOM,   0, 0, 0, random_uniform, random_uniform, none, none) \
-	X(ADD,                add,                1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary, add, none, add) \
-	X(SUB,                sub,                1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary, sub, none, sub) \
-	X(MUL,                mul,                1, 2, 2, FORWARDS,  BYTES,    3, 3, 0, binary, mul, none, mul) \
-	X(DIV,                div,                1, 2, 2, FORWARDS,  BYTES,    3, 2, 1, binary, div, none, div) \
-	X(MAXIMUM,            maximum,            1, 2, 2, FORWARDS,  BYTES,    3, 3, 0, binary, maximum, none, maximum) \
-	X(NEG,                neg,                1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, unary_number, neg, none, neg) \
-	X(EXP,                exp,                1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, unary_float, exp, none, exp) \
-	X(LOG,                log,                1, 1, 1, FORWARDS,  ELEMENTS, 1, 1, 0, unary_float, log, none, log) \
-	X(SQRT,               sqrt,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 1, unary_float, sqrt, none, sqrt) \
-	X(TANH,               tanh,               1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, unary_float, tanh, none, tanh) \
-	X(RELU,               relu,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 1, unary_float, relu, none, relu) \
-	X(GELU,               gelu,               1, 1, 1, FORWARDS,  ELEMENTS, 1, 1, 0, unary_float, gelu, none, gelu) \
-	X(SCALE,              scale,              1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, unary_float, scale, none, scale) \
-	X(CAST,               cast,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, cast, cast, none, cast) \
-	X(RESHAPE,            reshape,            1, 1, 1, ALIASES,   NEVER,    0, 0, 0, reshape, none, none, reshape) \
-	X(TRANSPOSE,          transpose,          1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, transpose, transpose, none, transpose) \
-	X(CONCAT,             concat,             1, 1, HR__OP_INPUTS, ALLOCATES, BYTES,    0, 0, 0, concat, concat, none, concat) \
-	X(SLICE,              slice,              1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, slice, slice, none, slice) \
-	X(BROADCAST_TO,       broadcast_to,       1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, broadcast_to, broadcast_to, none, broadcast_to) \
-	X(GATHER,             gather,             1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, gather, gather, none, gather) \
-	X(ONE_HOT,            one_hot,            1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, one_hot, one_hot, none, none) \
-	X(REDUCE_SUM,         reduce_sum,         1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_number, reduce_sum, reduce_sum, reduce_sum) \
-	X(REDUCE_MEAN,        reduce_mean,        1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_float, reduce_mean, reduce_sum, reduce_mean) \
-	X(REDUCE_MAX,         reduce_max,         1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, reduce_number, reduce_max, reduce_sum, reduce_max) \
-	X(MATMUL,             matmul,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, matmul, matmul, matmul, matmul) \
-	X(SOFTMAX,            softmax,            1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, softmax, softmax, none, softmax) \
-	X(CROSS_ENTROPY,      cross_entropy,      1, 2, 2, ALLOCATES, ELEMENTS, 0, 3, 0, cross_entropy, cross_entropy, none, cross_entropy) \
-	X(LAYER_NORM,         layer_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, layer_norm, layer_norm, none, layer_norm) \
-	X(BATCH_NORM,         batch_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, batch_norm, batch_norm, none, batch_norm) \
-	X(DROPOUT,            dropout,            1, 2, 2, FORWARDS,  RANDOM,   1, 2, 0, dropout, dropout, none, dropout) \
-	X(ATTEND,             attend,             2, 3, 3, ALLOCATES, PRODUCTS, 0, 7, 3, attend, attend, attend, attend) \
-	X(CONV2D,             conv2d,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, conv2d, conv2d, conv2d, conv2d) \
-	X(MAX_POOL,           max_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, pool, max_pool, none, max_pool) \
-	X(AVG_POOL,           avg_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pool, avg_pool, none, avg_pool) \
+	X(PLACEHOLDER,        placeholder,        1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, full, none, none, none, HOST, none, none) \
+	X(READ,               read,               1, 1, 1, ALIASES,   NEVER,    0, 0, 0, read, none, none, none, HOST, none, none) \
+	X(ASSIGN,             assign,             1, 2, 2, ALIASES,   NEVER,    0, 0, 0, assign, none, none, none, HOST, none, none) \
+	X(INITIALIZE,         initialize,         1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, done, full, none, none, HOST, none, none) \
+	X(GROUP,              group,              1, 0, HR__OP_INPUTS, ALLOCATES, NEVER,    0, 0, 0, done, full, none, none, HOST, none, none) \
+	X(CONSTANT,           constant,           1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, constant, constant, none, none, HOST, none, none) \
+	X(FULL,               full,               1, 0, 0, ALLOCATES, BYTES,    0, 0, 0, full, full, none, none, HOST, none, none) \
+	X(RANDOM_NORMAL,      random_normal,      1, 0, 0, ALLOCATES, RANDOM,   0, 0, 0, random_normal, random_normal, none, none, HOST, none, none) \
+	X(RANDOM_UNIFORM,     random_uniform,     1, 0, 0, ALLOCATES, RANDOM,   0, 0, 0, random_uniform, random_uniform, none, none, HOST, none, none) \
+	X(ADD,                add,                1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary, add, none, add, KERNELS, elements, none) \
+	X(SUB,                sub,                1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary, sub, none, sub, KERNELS, elements, none) \
+	X(MUL,                mul,                1, 2, 2, FORWARDS,  BYTES,    3, 3, 0, binary, mul, none, mul, KERNELS, elements, none) \
+	X(DIV,                div,                1, 2, 2, FORWARDS,  BYTES,    3, 2, 1, binary, div, none, div, KERNELS, elements, none) \
+	X(MAXIMUM,            maximum,            1, 2, 2, FORWARDS,  BYTES,    3, 3, 0, binary, maximum, none, maximum, KERNELS, elements, none) \
+	X(NEG,                neg,                1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, unary_number, neg, none, neg, KERNELS, elements, none) \
+	X(EXP,                exp,                1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, unary_float, exp, none, exp, KERNELS, elements, none) \
+	X(LOG,                log,                1, 1, 1, FORWARDS,  ELEMENTS, 1, 1, 0, unary_float, log, none, log, KERNELS, elements, none) \
+	X(SQRT,               sqrt,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 1, unary_float, sqrt, none, sqrt, KERNELS, elements, none) \
+	X(TANH,               tanh,               1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, unary_float, tanh, none, tanh, KERNELS, elements, none) \
+	X(RELU,               relu,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 1, unary_float, relu, none, relu, KERNELS, elements, none) \
+	X(GELU,               gelu,               1, 1, 1, FORWARDS,  ELEMENTS, 1, 1, 0, unary_float, gelu, none, gelu, KERNELS, elements, none) \
+	X(SCALE,              scale,              1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, unary_float, scale, none, scale, KERNELS, elements, none) \
+	X(CAST,               cast,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, cast, cast, none, cast, HOST, none, none) \
+	X(RESHAPE,            reshape,            1, 1, 1, ALIASES,   NEVER,    0, 0, 0, reshape, none, none, reshape, HOST, none, none) \
+	X(TRANSPOSE,          transpose,          1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, transpose, transpose, none, transpose, HOST, none, none) \
+	X(CONCAT,             concat,             1, 1, HR__OP_INPUTS, ALLOCATES, BYTES,    0, 0, 0, concat, concat, none, concat, HOST, none, none) \
+	X(SLICE,              slice,              1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, slice, slice, none, slice, HOST, none, none) \
+	X(BROADCAST_TO,       broadcast_to,       1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, broadcast_to, broadcast_to, none, broadcast_to, HOST, none, none) \
+	X(GATHER,             gather,             1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, gather, gather, none, gather, HOST, none, none) \
+	X(ONE_HOT,            one_hot,            1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, one_hot, one_hot, none, none, HOST, none, none) \
+	X(REDUCE_SUM,         reduce_sum,         1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_number, reduce_sum, reduce_sum, reduce_sum, HOST, none, none) \
+	X(REDUCE_MEAN,        reduce_mean,        1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_float, reduce_mean, reduce_sum, reduce_mean, HOST, none, none) \
+	X(REDUCE_MAX,         reduce_max,         1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, reduce_number, reduce_max, reduce_sum, reduce_max, HOST, none, none) \
+	X(MATMUL,             matmul,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, matmul, matmul, matmul, matmul, CUBLASLT, matmul, matmul) \
+	X(SOFTMAX,            softmax,            1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, softmax, softmax, none, softmax, HOST, none, none) \
+	X(CROSS_ENTROPY,      cross_entropy,      1, 2, 2, ALLOCATES, ELEMENTS, 0, 3, 0, cross_entropy, cross_entropy, none, cross_entropy, HOST, none, none) \
+	X(LAYER_NORM,         layer_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, layer_norm, layer_norm, none, layer_norm, HOST, none, none) \
+	X(BATCH_NORM,         batch_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, batch_norm, batch_norm, none, batch_norm, HOST, none, none) \
+	X(DROPOUT,            dropout,            1, 2, 2, FORWARDS,  RANDOM,   1, 2, 0, dropout, dropout, none, dropout, HOST, none, none) \
+	X(ATTEND,             attend,             2, 3, 3, ALLOCATES, PRODUCTS, 0, 7, 3, attend, attend, attend, attend, HOST, none, none) \
+	X(CONV2D,             conv2d,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, conv2d, conv2d, conv2d, conv2d, HOST, none, none) \
+	X(MAX_POOL,           max_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, pool, max_pool, none, max_pool, HOST, none, none) \
+	X(AVG_POOL,           avg_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pool, avg_pool, none, avg_pool, HOST, none, none) \
 	/* for gradients */ \
-	X(RELU_GRAD,          relu_grad,          1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary_float, relu_grad, none, none) \
-	X(TANH_GRAD,          tanh_grad,          1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary_float, tanh_grad, none, none) \
-	X(GELU_GRAD,          gelu_grad,          1, 2, 2, FORWARDS,  ELEMENTS, 3, 0, 0, binary_float, gelu_grad, none, none) \
-	X(SOFTMAX_GRAD,       softmax_grad,       1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, softmax_grad, softmax_grad, none, none) \
-	X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 1, 3, 3, FORWARDS,  ELEMENTS, 1, 0, 0, cross_entropy_grad, cross_entropy_grad, none, none) \
-	X(MAX_GRAD,           max_grad,           1, 3, 3, FORWARDS,  BYTES,    1, 0, 0, max_grad, max_grad, none, none) \
-	X(SUM_TO,             sum_to,             1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, sum_to, sum_to, sum_to, sum_to) \
-	X(SCATTER_ROWS,       scatter_rows,       1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, scatter_rows, scatter_rows, none, scatter_rows) \
-	X(PAD,                pad,                1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pad, pad, none, pad) \
+	X(RELU_GRAD,          relu_grad,          1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary_float, relu_grad, none, none, KERNELS, elements, none) \
+	X(TANH_GRAD,          tanh_grad,          1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary_float, tanh_grad, none, none, KERNELS, elements, none) \
+	X(GELU_GRAD,          gelu_grad,          1, 2, 2, FORWARDS,  ELEMENTS, 3, 0, 0, binary_float, gelu_grad, none, none, KERNELS, elements, none) \
+	X(SOFTMAX_GRAD,       softmax_grad,       1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, softmax_grad, softmax_grad, none, none, HOST, none, none) \
+	X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 1, 3, 3, FORWARDS,  ELEMENTS, 1, 0, 0, cross_entropy_grad, cross_entropy_grad, none, none, HOST, none, none) \
+	X(MAX_GRAD,           max_grad,           1, 3, 3, FORWARDS,  BYTES,    1, 0, 0, max_grad, max_grad, none, none, HOST, none, none) \
+	X(SUM_TO,             sum_to,             1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, sum_to, sum_to, sum_to, sum_to, HOST, none, none) \
+	X(SCATTER_ROWS,       scatter_rows,       1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, scatter_rows, scatter_rows, none, scatter_rows, HOST, none, none) \
+	X(PAD,                pad,                1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pad, pad, none, pad, HOST, none, none) \
 	X(LAYER_NORM_GRAD,    layer_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, \
-	  layer_norm_grad, layer_norm_grad, layer_norm_grad, none) \
-	X(BATCH_NORM_GRAD,    batch_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, batch_norm_grad, batch_norm_grad, none, none) \
-	X(ATTEND_GRAD,        attend_grad,        3, 6, 6, ALLOCATES, PRODUCTS, 0, 0, 0, attend_grad, attend_grad, attend_grad, none) \
+	  layer_norm_grad, layer_norm_grad, layer_norm_grad, none, HOST, none, none) \
+	X(BATCH_NORM_GRAD,    batch_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, batch_norm_grad, batch_norm_grad, none, none, HOST, none, none) \
+	X(ATTEND_GRAD,        attend_grad,        3, 6, 6, ALLOCATES, PRODUCTS, 0, 0, 0, attend_grad, attend_grad, attend_grad, none, HOST, none, none) \
 	X(CONV2D_GRAD_INPUT,  conv2d_grad_input,  1, 2, 2, ALLOCATES, PRODUCTS, 0, 0, 0, \
-	  conv2d_grad_input, conv2d_grad_input, conv2d_grad_input, none) \
+	  conv2d_grad_input, conv2d_grad_input, conv2d_grad_input, none, HOST, none, none) \
 	X(CONV2D_GRAD_FILTER, conv2d_grad_filter, 1, 2, 2, ALLOCATES, PRODUCTS, 0, 0, 0, \
-	  conv2d_grad_filter, conv2d_grad_filter, conv2d_grad_filter, none) \
-	X(MAX_POOL_GRAD,      max_pool_grad,      1, 3, 3, ALLOCATES, BYTES,    0, 0, 0, max_pool_grad, max_pool_grad, none, none) \
-	X(AVG_POOL_GRAD,      avg_pool_grad,      1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, avg_pool_grad, avg_pool_grad, none, none) \
+	  conv2d_grad_filter, conv2d_grad_filter, conv2d_grad_filter, none, HOST, none, none) \
+	X(MAX_POOL_GRAD,      max_pool_grad,      1, 3, 3, ALLOCATES, BYTES,    0, 0, 0, max_pool_grad, max_pool_grad, none, none, HOST, none, none) \
+	X(AVG_POOL_GRAD,      avg_pool_grad,      1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, avg_pool_grad, avg_pool_grad, none, none, HOST, none, none) \
 	/* for variables */ \
-	X(COPY,               copy,               1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, copy, copy, none, copy) \
-	X(ASSIGN_ADD,         assign_add,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, add, none, none) \
-	X(ASSIGN_SUB,         assign_sub,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, sub, none, none) \
-	X(SGD,                sgd,                1, 2, 2, UPDATES,   NEVER,    0, 0, 0, sgd, sgd, none, none) \
-	X(MOMENTUM,           momentum,           2, 3, 3, UPDATES,   NEVER,    0, 0, 0, momentum, momentum, none, none) \
-	X(ADAM,               adam,               3, 5, 5, UPDATES,   NEVER,    0, 0, 0, adam, adam, none, none)
+	X(COPY,               copy,               1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, copy, copy, none, copy, HOST, none, none) \
+	X(ASSIGN_ADD,         assign_add,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, add, none, none, HOST, none, none) \
+	X(ASSIGN_SUB,         assign_sub,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, sub, none, none, HOST, none, none) \
+	X(SGD,                sgd,                1, 2, 2, UPDATES,   NEVER,    0, 0, 0, sgd, sgd, none, none, HOST, none, none) \
+	X(MOMENTUM,           momentum,           2, 3, 3, UPDATES,   NEVER,    0, 0, 0, momentum, momentum, none, none, HOST, none, none) \
+	X(ADAM,               adam,               3, 5, 5, UPDATES,   NEVER,    0, 0, 0, adam, adam, none, none, HOST, none, none)
 
 enum hr__op_kind {
 #define HR__OP_ENUM(kind, ...) HR__OP_##kind,
@@ -162,6 +165,15 @@ enum hr__op_again {
 	HR__PRODUCTS   /* it adds products: matrices and convolutions */
 };
 
+/* What computes an op on a card. An op is computed by the host where that is missing. */
+enum hr__op_by {
+	HR__BY_HOST = 0,
+	HR__BY_KERNELS, /* kernels of our own, compiled by NVRTC */
+	HR__BY_CUBLASLT
+};
+
+struct hr__launch; /* card/card.h */
+
 /* Arguments of a gradient function: the values of the op, and where to store the gradients of its inputs. Those are temporary; one
  * that is not set is zero. */
 typedef struct hr__backward {
@@ -186,6 +198,9 @@ typedef struct hr__op {
 	uint64_t (*scratch)(const hr__type *in, const hr__type *out, const hr__attrs *attrs); /* bytes; NULL = none */
 	hr_status (*gradient)(hr__backward *backward);
 	uint8_t grad_in_mask, grad_out_mask; /* masks of inputs and outputs whose contents the gradient reads */
+	enum hr__op_by by;
+	hr_status (*launch)(struct hr__launch *launch); /* NULL = on the host */
+	uint64_t (*workspace)(const hr__type *in, const hr__type *out, const hr__attrs *attrs); /* bytes; NULL = none */
 	bool order_only;   /* waits for its inputs but does not read their contents */
 } hr__op;
 

@@ -7,6 +7,7 @@
 #include "core/lms/lms.h"
 #include "core/memory/allocator.h"
 #include "core/os/os.h"
+#include "runtime/card/card.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/structs.h"
 
@@ -112,6 +113,7 @@ hr_status hr__runtime_begin(void)
 
 static hr_status set_up(hr__session *session, const hr_session_options *options)
 {
+	char why[256];
 	/* If a CUDA device is required, the first device is a CUDA device, and the host is no substitute. */
 	bool named = options->device || hr__cuda_is_required();
 	hr_status status = named ? hr_device_find(options->device, &session->handle) : hr_device_at(0, &session->handle);
@@ -121,8 +123,9 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 	status = choose_allocator(session, options);
 	if (!status) status = check_allocator(session);
 	if (!status) status = hr__stage_open(session); /* after the device's allocator, which comes first in recordings */
+	if (!status && session->staging.id) session->card = hr__card_of(session->device, why, sizeof why);
 	/* Ops on staged memory copy their inputs and outputs over the link: recomputing never takes less than moving. */
-	session->has_recipes = !status && session->has_tensors && !session->staging.id && hr__lms_evicts(session->allocator);
+	session->has_recipes = !status && session->has_tensors && (!session->staging.id || session->card) && hr__lms_evicts(session->allocator);
 	if (!status) status = hr__runtime_begin();
 	if (status) return status;
 	int error = hr__os()->monitor_create(&session->turn);
@@ -133,12 +136,13 @@ static hr_status set_up(hr__session *session, const hr_session_options *options)
 	if (status == HR_UNSUPPORTED || status == HR_TOO_MANY) session->stream = HR_STREAM_DEFAULT;
 	else if (status) return status;
 	session->team = hr__team_get();
-	return HR_OK;
+	return hr__faults_open(session);
 }
 
 /* Queued jobs access the session. If the device is broken and cannot be synchronized, the session is not freed. */
 static void free_session(hr__session *session)
 {
+	hr__faults_close(session);
 	hr_status status = session->own_stream ? hr_stream_destroy(session->handle, session->stream) : HR_OK;
 	/* Recipes run on the default stream if an input was freed. */
 	bool on_default = !session->own_stream || session->has_recipes;
@@ -191,7 +195,7 @@ hr_status hr_session_create(const hr_session_options *options, hr_session *out)
 
 hr_status hr__session_wait(hr__session *session)
 {
-	hr_status status = hr_stream_synchronize(session->handle, session->stream);
+	hr_status status = hr__faults_wait(session);
 	hr__lock_take(&hr__runtime_lock);
 	char error[HR__ERROR_TEXT];
 	memcpy(error, session->error, sizeof error);
@@ -277,6 +281,16 @@ hr__session *hr__session_current(void)
 	return session;
 }
 
+hr_status hr_session_compute_check(hr_session handle)
+{
+	hr_status status;
+	char why[256];
+	const hr__session *session = hr__session_of(handle, &status);
+	if (!session || !session->staging.id || session->card) return status;
+	hr__card_of(session->device, why, sizeof why);
+	return hr__fail(HR_UNSUPPORTED, "the host computes the ops of %s: %s", hr__device_name(session->device), why);
+}
+
 hr_status hr_session_synchronize(hr_session handle)
 {
 	hr_status status;
@@ -313,6 +327,7 @@ static void end_runtime(bool forgets, hr__leaks *leaks)
 	hr__values_free();
 	hr__variables_free();
 	bool idle = forgets || free_lost();
+	if (idle) hr__cards_end(forgets);
 	hr__stages_forget();
 	if (idle) hr__team_end(forgets);
 }

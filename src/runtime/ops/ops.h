@@ -17,12 +17,17 @@
 #define HR__GRADIENT(name) hr_status hr__gradient_##name(hr__backward *backward)
 #define HR__SCRATCH(name) uint64_t hr__scratch_##name(const hr__type *in, const hr__type *out, const hr__attrs *attrs)
 
+#define HR__LAUNCH(name) hr_status hr__launch_##name(struct hr__launch *launch)
+#define HR__WORKSPACE(name) uint64_t hr__workspace_##name(const hr__type *in, const hr__type *out, const hr__attrs *attrs)
+
 /* Several rows may name one function, and some name "none": no such function exists, the table then has NULL (ops.c). */
-#define HR__OP_DECLARE(kind, text, outputs, least, most, memory, again, takes, reads_in, reads_out, infer, run, scratch, gradient) \
+#define HR__OP_DECLARE(kind, text, outputs, least, most, memory, again, takes, reads_in, reads_out, infer, run, scratch, gradient, by, launch, workspace) \
 	HR__INFER(infer);                                                                                                       \
 	HR__RUN(run);                                                                                                           \
 	HR__SCRATCH(scratch);                                                                                                   \
-	HR__GRADIENT(gradient);
+	HR__GRADIENT(gradient);                                                                                                 \
+	HR__LAUNCH(launch);                                                                                                     \
+	HR__WORKSPACE(workspace);
 HR__OP_TABLE(HR__OP_DECLARE)
 #undef HR__OP_DECLARE
 

@@ -5,6 +5,7 @@
 #include "core/base/status.h"
 #include "core/lms/lms.h"
 #include "core/os/os.h"
+#include "runtime/card/card.h"
 #include "runtime/engine/job.h"
 
 #define ORIGIN_OPS 8u /* ops in one buffer that a recipe runs */
@@ -125,21 +126,40 @@ static hr_status fill_in(const struct replay *replay, const hr__origin *origin, 
 	return status;
 }
 
-static hr_status run_op(const struct replay *replay, const hr__origin *origin)
+static hr_status get_scratch(const struct replay *replay, const hr__origin *origin, hr__work *work)
 {
-	const hr__op *op = &hr__ops[origin->kind];
+	uint64_t scratch = hr__scratch_bytes(origin->session, origin->kind, &origin->attrs, work->in_types, work->out_types);
+	return scratch ? get_block(replay, scratch, &work->scratch) : HR_OK;
+}
+
+static hr_status run_job(const struct replay *replay, const hr__origin *origin)
+{
 	hr__job *job;
 	hr_status status = hr__job_new(origin->kind, &origin->attrs, 0, origin->session->team, &job);
 	if (status) return status;
 	status = fill_in(replay, origin, &job->work);
-	uint64_t scratch = op->scratch && !status ? op->scratch(job->work.in_types, job->work.out_types, &origin->attrs) : 0;
-	void *block = NULL;
-	if (scratch) status = get_block(replay, scratch, &block);
-	job->work.scratch = block;
+	if (!status) status = get_scratch(replay, origin, &job->work);
+	void *scratch = job->work.scratch;
 	if (!status) status = hr__job_queue(job, origin->session->device, replay->call->stream);
 	if (status) hr__job_free(job);
-	free_block(replay, block);
+	free_block(replay, scratch);
 	return status;
+}
+
+/* An error that a kernel finds was reported when the op ran first. */
+static hr_status run_kernels(const struct replay *replay, const hr__origin *origin)
+{
+	hr__work work = { .attrs = &origin->attrs };
+	hr_status status = fill_in(replay, origin, &work);
+	if (!status) status = get_scratch(replay, origin, &work);
+	if (!status) status = hr__card_queue(origin->session->card, origin->kind, &work, replay->call->stream, NULL);
+	free_block(replay, work.scratch);
+	return status;
+}
+
+static hr_status run_op(const struct replay *replay, const hr__origin *origin)
+{
+	return hr__is_on_card(origin->session, origin->kind) ? run_kernels(replay, origin) : run_job(replay, origin);
 }
 
 static hr_status run_ops(const struct replay *replay, const hr__origin *origin)
@@ -165,6 +185,8 @@ static bool can_run_again(const hr__task *task, const hr__slot *outs)
 {
 	HR_ASSERT(task->session->has_recipes);
 	if (hr__ops[task->kind].again == HR__NEVER || hr__variables_of(task->attrs)) return false;
+	/* On copies in the host's memory: recomputing never takes less than moving. */
+	if (task->session->card && !hr__is_on_card(task->session, task->kind)) return false;
 	for (uint32_t i = 0; i < hr__ops[task->kind].out_count; i++)
 		if (outs[i].buffer) return hr__lms_takes_recipes(outs[i].buffer->tensor);
 	return false;

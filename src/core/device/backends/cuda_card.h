@@ -11,6 +11,7 @@
 typedef struct hr__cuda_calls {
 #define HR__CUDA_MEMBER(name, parameters) CUresult(*name) parameters;
 	HR__CUDA_CALLS(HR__CUDA_MEMBER)
+	HR__CUDA_KERNEL_CALLS(HR__CUDA_MEMBER)
 #undef HR__CUDA_MEMBER
 } hr__cuda_calls;
 
@@ -81,6 +82,9 @@ static inline void hr__cuda_leave(bool pushed)
 /* Loads the driver on the first call, and counts its devices. Returns 0 where there is no driver, or it does not work, or it is not
  * [enabled]; hr__cuda_why then says why. Under the registry's lock. */
 uint32_t hr__cuda_count_devices(bool enabled);
+
+/* The first of HR__CUDA_KERNEL_CALLS that the driver lacks; NULL = it has all. */
+const char *hr__cuda_lacks(void);
 
 /* ---- the clock (cuda_clock.c) ---- */
 

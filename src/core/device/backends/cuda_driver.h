@@ -20,7 +20,12 @@ typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct CUctx_st *CUcontext;
 typedef struct CUstream_st *CUstream;
 typedef struct CUevent_st *CUevent;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphExec_st *CUgraphExec;
 typedef void (*CUhostFn)(void *argument);
+typedef int CUstreamCaptureMode;
 typedef int CUdevice_attribute;
 typedef int CUmemAllocationGranularity_flags;
 
@@ -57,7 +62,9 @@ typedef struct CUmemAccessDesc {
 	X(CUDA_ERROR_NO_DEVICE, 100)                                              \
 	X(CUDA_ERROR_INVALID_DEVICE, 101)                                         \
 	X(CUDA_ERROR_INVALID_CONTEXT, 201)                                        \
+	X(CUDA_ERROR_NO_BINARY_FOR_GPU, 209)                                      \
 	X(CUDA_ERROR_INVALID_HANDLE, 400)                                         \
+	X(CUDA_ERROR_NOT_FOUND, 500)                                              \
 	X(CUDA_ERROR_NOT_READY, 600)                                              \
 	X(CUDA_ERROR_ILLEGAL_ADDRESS, 700)                                        \
 	X(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, 712)                         \
@@ -65,6 +72,7 @@ typedef struct CUmemAccessDesc {
 	X(CUDA_ERROR_NOT_SUPPORTED, 801)                                          \
 	X(CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, 803)                                 \
 	X(CUDA_ERROR_UNKNOWN, 999)                                                \
+	X(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 16)                           \
 	X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 75)                       \
 	X(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 76)                       \
 	X(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 102)           \
@@ -77,6 +85,7 @@ typedef struct CUmemAccessDesc {
 	X(CU_MEM_ACCESS_FLAGS_PROT_READWRITE, 3)                                  \
 	X(CU_MEM_ALLOC_GRANULARITY_MINIMUM, 0)                                    \
 	X(CU_MEMHOSTREGISTER_PORTABLE, 1)                                         \
+	X(CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, 1)                                 \
 	X(CU_STREAM_NON_BLOCKING, 1)                                              \
 	X(CU_EVENT_DEFAULT, 0)                                                    \
 	X(CU_EVENT_DISABLE_TIMING, 2)
@@ -130,5 +139,19 @@ enum {
 	X(cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream))                                       \
 	X(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream))                                          \
 	X(cuLaunchHostFunc, (CUstream, CUhostFn, void *))
+
+/* For kernels, and for graphs of them. Without one of these there are devices, but no kernels. */
+#define HR__CUDA_KERNEL_CALLS(X)                                                                                                                        \
+	X(cuModuleLoadData, (CUmodule *, const void *))                                                                                                     \
+	X(cuModuleUnload, (CUmodule))                                                                                                                       \
+	X(cuModuleGetFunction, (CUfunction *, CUmodule, const char *))                                                                                      \
+	X(cuLaunchKernel,                                                                                                                                   \
+	  (CUfunction, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, CUstream, void **, void **))       \
+	X(cuStreamBeginCapture_v2, (CUstream, CUstreamCaptureMode))                                                                                         \
+	X(cuStreamEndCapture, (CUstream, CUgraph *))                                                                                                        \
+	X(cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))                                                                        \
+	X(cuGraphLaunch, (CUgraphExec, CUstream))                                                                                                           \
+	X(cuGraphExecDestroy, (CUgraphExec))                                                                                                                \
+	X(cuGraphDestroy, (CUgraph))
 
 #endif

@@ -24,12 +24,18 @@ static struct {
 	hr__library *library;
 	int process; /* the process that called cuInit; a fork of it cannot use CUDA */
 	bool broken; /* the last count found a driver but no device */
+	const char *lacks; /* the first call for kernels that is missing; NULL = none */
 	char why[320];
 } driver;
 
 const char *hr__cuda_why(void)
 {
 	return driver.why;
+}
+
+const char *hr__cuda_lacks(void)
+{
+	return driver.lacks;
 }
 
 bool hr__cuda_is_broken(void)
@@ -63,6 +69,15 @@ static bool load(void)
 		memcpy(&hr__cuda.name, &symbol, sizeof symbol);                                                                       \
 	}
 	HR__CUDA_CALLS(RESOLVE)
+#undef RESOLVE
+	driver.lacks = NULL;
+#define RESOLVE(name, parameters)                               \
+	{                                                           \
+		void *symbol = hr__library_symbol(library, #name);      \
+		if (!symbol && !driver.lacks) driver.lacks = #name;     \
+		memcpy(&hr__cuda.name, &symbol, sizeof symbol);         \
+	}
+	HR__CUDA_KERNEL_CALLS(RESOLVE)
 #undef RESOLVE
 	driver.library = library;
 	return true;

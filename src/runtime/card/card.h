@@ -1,0 +1,95 @@
+/* card.h - computing on a CUDA card: what the card has, its kernels, and the launch of an op.
+ *
+ *     PROGRAM   a file of card/kernels/, compiled for one dtype. NVRTC compiles it when one of its kernels is first launched; the result is kept in a
+ *               cache on disk (cache.c)
+ *     LAUNCH    an op on the card: its work, and the stream. The row of the op names the function that queues its kernels
+ *
+ * A card exists for each device that can run kernels and has NVRTC, from its first session to hr_shutdown. */
+#ifndef HR_CARD_CARD_H
+#define HR_CARD_CARD_H
+
+#include "core/device/kernels.h"
+#include "runtime/card/kernels/arguments.h"
+#include "runtime/card/libraries.h"
+#include "runtime/engine/op.h"
+
+/* ---- programs: name, file ---- */
+
+#define HR__PROGRAMS(X) X(ELEMENTS, "elements")
+
+enum hr__card_program {
+#define HR__PROGRAM_ENUM(name, file) HR__PROGRAM_##name,
+	HR__PROGRAMS(HR__PROGRAM_ENUM)
+#undef HR__PROGRAM_ENUM
+	HR__PROGRAM_COUNT
+};
+
+/* The text of a program, without what all begin with (prelude, arguments). */
+typedef struct hr__card_source {
+	const char *name, *text;
+	size_t bytes;
+} hr__card_source;
+/* HR__PROGRAM_COUNT: the common beginning. */
+hr__card_source hr__source_of(enum hr__card_program program);
+
+/* ---- the card ---- */
+
+typedef struct hr__card hr__card;
+
+typedef struct hr__card_facts {
+	hr__device *device;
+	hr__processors processors;
+	int arch;      /* 90: what kernels are compiled for */
+	bool is_exact; /* machine code for that architecture; else PTX, which the driver compiles */
+	const hr__nvrtc_calls *nvrtc;
+	int nvrtc_major, nvrtc_minor;
+	const hr__cublaslt_calls *cublaslt; /* NULL: not found */
+	char no_cublaslt[256];              /* why */
+} hr__card_facts;
+
+/* The card of a device. NULL, with the reason in [why], if its ops are computed by the host: the device is no card, or NVRTC is not found, or does
+ * not know the card. Thread-safe. */
+hr__card *hr__card_of(hr__device *device, char *why, size_t capacity);
+const hr__card_facts *hr__card_facts_of(const hr__card *card);
+/* The host computes ops of a kind if this is false: the library for it is missing, or it has no kernel. */
+bool hr__card_serves(const hr__card *card, enum hr__op_kind kind);
+/* At hr_shutdown: unloads all modules. [forgets]: in the child of a fork, nothing is released. */
+void hr__cards_end(bool forgets);
+
+/* ---- launches ---- */
+
+typedef struct hr__launch {
+	hr__card *card;
+	const hr__native *native;
+	const hr__op *op;
+	const hr__work *work; /* addresses are the device's; scratch is of the size that the row's workspace function returned */
+	hr__k_faults faults;  /* for kernels that can find errors */
+} hr__launch;
+
+/* Queues an op on the card: like hr__job_queue. [faults]: where the kernels store the first error. */
+hr_status hr__card_queue(hr__card *card, enum hr__op_kind kind, const hr__work *work, hr_stream stream, const hr__k_faults *faults);
+
+/* For launch functions: launches kernel [name] of the program compiled for [dtype]; *arguments is its parameter. */
+hr_status hr__launch_kernel(const hr__launch *launch, enum hr__card_program program, hr_dtype dtype, const char *name, const hr__grid *grid, void *arguments);
+/* A grid of [threads] of one dimension, in blocks of HR__BLOCK, at most as many as keep the card busy; kernels go on from there in strides. */
+#define HR__BLOCK 256u
+hr__grid hr__launch_grid(const hr__launch *launch, int64_t threads);
+
+/* cuBLASLt's handle, made when it is first needed. */
+hr_status hr__card_cublaslt(hr__card *card, cublasLtHandle_t *out);
+
+/* ---- programs (program.c, cache.c) ---- */
+
+/* Compiles a program, or reads it from the cache. *image is from hr__os()->alloc. */
+hr_status hr__program_build(const hr__card_facts *facts, enum hr__card_program program, hr_dtype dtype, void **image, size_t *bytes);
+
+typedef struct hr__cache_key {
+	uint64_t high, low;
+} hr__cache_key;
+void hr__cache_key_add(hr__cache_key *key, const void *text, size_t bytes);
+/* false: it is not there, or damaged. *image is from hr__os()->alloc. */
+bool hr__cache_read(const hr__cache_key *key, void **image, size_t *bytes);
+/* Does nothing where the folder cannot be written. */
+void hr__cache_write(const hr__cache_key *key, const void *image, size_t bytes);
+
+#endif

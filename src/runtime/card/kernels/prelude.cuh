@@ -1,0 +1,55 @@
+// prelude.cuh - what every program begins with. HR_DTYPE is the number of the dtype that the program is compiled for (hr_dtype), 0 = none.
+//
+// Each kernel has one parameter, a struct of arguments.h. Products and sums are not fused (--fmad=false), so that a kernel gives the same bits as the
+// host's loop where both round the same operations.
+
+#ifndef HR_HOST_PROGRAM // else it is compiled for the host, which has all of this (tests/fake_cuda)
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#define KERNEL(name, type) extern "C" __global__ void name(const __grid_constant__ type arg)
+#define INFINITY __int_as_float(0x7f800000)
+#endif
+#define BOTH __device__ inline
+
+#if HR_DTYPE == 1
+typedef float T;
+#define IS_FLOAT 1
+#define IS_INTEGER 0
+#elif HR_DTYPE == 2
+typedef double T;
+#define IS_FLOAT 1
+#define IS_INTEGER 0
+#elif HR_DTYPE == 3
+typedef int32_t T;
+typedef uint32_t U;
+#define IS_FLOAT 0
+#define IS_INTEGER 1
+#elif HR_DTYPE == 4
+typedef int64_t T;
+typedef uint64_t U;
+#define IS_FLOAT 0
+#define IS_INTEGER 1
+#elif HR_DTYPE == 5
+typedef uint8_t T;
+typedef uint32_t U; // integers wrap around, computed as unsigned, at least as wide as int
+#define IS_FLOAT 0
+#define IS_INTEGER 1
+#elif HR_DTYPE == 7
+typedef uint16_t T; // the bits of a bfloat16
+#define IS_FLOAT 0
+#define IS_INTEGER 0
+#endif
+
+// N neighbours, read and written at once.
+template <class V, int N> struct alignas(sizeof(V) * N) pack {
+	V at[N];
+};
+
+// The numbers of this thread's items below [count]: for (STRIDES(i, count)).
+#define STRIDES(i, count)                                                                       \
+	int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i##_step = (int64_t)gridDim.x * blockDim.x; i < (count); i += i##_step

@@ -1,0 +1,54 @@
+/* launch_elements.c - elementwise ops on the card (kernels/elements.cuh). */
+#include <stdio.h>
+
+#include "runtime/card/card.h"
+#include "runtime/ops/ops.h"
+
+static bool is_aligned(const void *address, uint64_t unit)
+{
+	return (uintptr_t)address % unit == 0;
+}
+
+/* Elements that a thread computes at once: N of elements.cuh. */
+static int64_t pack_of(hr_dtype dtype)
+{
+	int64_t fit = 16 / (int64_t)hr_dtype_size(dtype);
+	return fit < 4 ? fit : 4;
+}
+
+static void set_walk(const hr__work *work, hr__k_elements *arguments)
+{
+	hr__broadcast walk;
+	const hr__type *a = &work->in_types[0], *b = &work->in_types[work->in_count - 1];
+	hr__broadcast_make(&work->out_types[0].dims, &a->dims, &b->dims, &walk);
+	arguments->rank = walk.rank;
+	for (int i = 0; i < walk.rank; i++) {
+		arguments->d[i] = walk.d[i];
+		arguments->a_step[i] = walk.a[i];
+		arguments->b_step[i] = walk.b[i];
+	}
+}
+
+/* Rows and addresses are multiples of what a thread computes at once. */
+static bool is_even(const hr__k_elements *arguments, hr_dtype dtype)
+{
+	int64_t pack = pack_of(dtype);
+	uint64_t bytes = (uint64_t)pack * hr_dtype_size(dtype);
+	return arguments->d[arguments->rank - 1] % pack == 0 && is_aligned(arguments->a, bytes) && is_aligned(arguments->b, bytes) &&
+	       is_aligned(arguments->out, bytes);
+}
+
+HR__LAUNCH(elements)
+{
+	const hr__work *work = launch->work;
+	hr_dtype dtype = work->out_types[0].dtype;
+	char name[40];
+	hr__k_elements arguments = { .a = work->in[0], .b = work->in[work->in_count - 1], .out = work->out[0], .count = hr__dims_count(&work->out_types[0].dims),
+		                         .factor = work->attrs->a, .plus = work->attrs->b, .faults = launch->faults };
+	if (!arguments.count) return HR_OK;
+	set_walk(work, &arguments);
+	bool even = is_even(&arguments, dtype);
+	snprintf(name, sizeof name, "hr_%s_%c", launch->op->name, even ? 'n' : '1');
+	hr__grid grid = hr__launch_grid(launch, arguments.count / (even ? pack_of(dtype) : 1));
+	return hr__launch_kernel(launch, HR__PROGRAM_ELEMENTS, dtype, name, &grid, &arguments);
+}

@@ -1,0 +1,212 @@
+/* host_program.h - included before a program for cards when the stand-in of NVRTC compiles it for the host, as C++.
+ *
+ * The threads of a block are fibers of one thread: each runs until a barrier or its end, then the next. So a kernel that needs a barrier and has none
+ * gives wrong results, as on a card, though always the same. Memory that is __shared__ belongs to the thread that runs the blocks, one after another.
+ *
+ * A kernel becomes <name>__run(argument, grid, threads) and <name>__bytes, the size of its parameter. */
+#pragma once
+#define HR_HOST_PROGRAM 1
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
+#define __device__
+#define __forceinline__ inline
+#define __shared__ static thread_local
+#define __launch_bounds__(...)
+
+struct hr_index {
+	unsigned x, y, z;
+};
+static thread_local hr_index threadIdx, blockIdx, blockDim, gridDim;
+
+/* ---- fibers ---- */
+
+#define THREADS_MAX 1024
+#define STACK_BYTES (64 << 10)
+
+typedef void (*hr_body)(const void *argument);
+
+struct hr_fiber {
+	void *at; /* stack pointer, while it does not run */
+	bool ended;
+#if !defined(__x86_64__)
+	ucontext_t context;
+#endif
+};
+
+static thread_local struct hr_block_state {
+	hr_fiber fibers[THREADS_MAX];
+	char *stacks;
+	void *scheduler;
+	unsigned current;
+	hr_body body;
+	const void *argument;
+	uint64_t exchanged[THREADS_MAX]; /* by shuffles */
+#if !defined(__x86_64__)
+	ucontext_t scheduler_context;
+#endif
+} hr_block;
+
+#if defined(__x86_64__)
+extern "C" void hr_switch(void **from, void *to) __attribute__((visibility("hidden")));
+__asm__(".text\n.hidden hr_switch\n.globl hr_switch\n.type hr_switch,@function\nhr_switch:\n"
+        "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+        "movq %rsp, (%rdi)\nmovq %rsi, %rsp\n"
+        "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n");
+
+static void hr_to_scheduler()
+{
+	hr_switch(&hr_block.fibers[hr_block.current].at, hr_block.scheduler);
+}
+
+static void hr_begin()
+{
+	hr_block.body(hr_block.argument);
+	hr_block.fibers[hr_block.current].ended = true;
+	for (;;) hr_to_scheduler();
+}
+
+static void hr_make_fiber(unsigned i)
+{
+	/* The stack looks as if hr_switch had been called from where hr_begin begins; aligned as at the beginning of a function. */
+	void **top = (void **)(hr_block.stacks + (size_t)(i + 1) * STACK_BYTES) - 1;
+	*--top = (void *)hr_begin;
+	for (int k = 0; k < 6; k++) *--top = NULL;
+	hr_block.fibers[i].at = top;
+	hr_block.fibers[i].ended = false;
+}
+
+static void hr_resume(unsigned i)
+{
+	hr_block.current = i;
+	threadIdx = { i, 0, 0 };
+	hr_switch(&hr_block.scheduler, hr_block.fibers[i].at);
+}
+#else
+static void hr_to_scheduler()
+{
+	swapcontext(&hr_block.fibers[hr_block.current].context, &hr_block.scheduler_context);
+}
+
+static void hr_begin()
+{
+	hr_block.body(hr_block.argument);
+	hr_block.fibers[hr_block.current].ended = true;
+	for (;;) hr_to_scheduler();
+}
+
+static void hr_make_fiber(unsigned i)
+{
+	ucontext_t *context = &hr_block.fibers[i].context;
+	getcontext(context);
+	context->uc_stack.ss_sp = hr_block.stacks + (size_t)i * STACK_BYTES;
+	context->uc_stack.ss_size = STACK_BYTES;
+	makecontext(context, hr_begin, 0);
+	hr_block.fibers[i].ended = false;
+}
+
+static void hr_resume(unsigned i)
+{
+	hr_block.current = i;
+	threadIdx = { i, 0, 0 };
+	swapcontext(&hr_block.scheduler_context, &hr_block.fibers[i].context);
+}
+#endif
+
+static void hr_run_block(unsigned threads)
+{
+	bool runs = true;
+	for (unsigned i = 0; i < threads; i++) hr_make_fiber(i);
+	while (runs) {
+		runs = false;
+		for (unsigned i = 0; i < threads; i++) {
+			if (hr_block.fibers[i].ended) continue;
+			hr_resume(i);
+			runs |= !hr_block.fibers[i].ended;
+		}
+	}
+}
+
+static void hr_run(hr_body body, const void *argument, const unsigned *grid, unsigned threads)
+{
+	if (threads > THREADS_MAX) abort();
+	if (!hr_block.stacks) {
+		hr_block.stacks = (char *)mmap(NULL, (size_t)THREADS_MAX * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (hr_block.stacks == MAP_FAILED) abort();
+	}
+	hr_block.body = body;
+	hr_block.argument = argument;
+	gridDim = { grid[0], grid[1], grid[2] };
+	blockDim = { threads, 1, 1 };
+	for (unsigned z = 0; z < grid[2]; z++) {
+		for (unsigned y = 0; y < grid[1]; y++) {
+			for (unsigned x = 0; x < grid[0]; x++) {
+				blockIdx = { x, y, z };
+				hr_run_block(threads);
+			}
+		}
+	}
+}
+
+/* ---- what kernels call ---- */
+
+static inline void __syncthreads()
+{
+	hr_to_scheduler();
+}
+
+/* All threads of the block take part, as in all programs here. */
+template <class V> static inline V __shfl_xor_sync(unsigned, V value, int other)
+{
+	static_assert(sizeof(V) <= 8, "");
+	unsigned me = hr_block.current;
+	memcpy(&hr_block.exchanged[me], &value, sizeof value);
+	__syncthreads();
+	memcpy(&value, &hr_block.exchanged[me ^ (unsigned)other], sizeof value);
+	__syncthreads();
+	return value;
+}
+
+static inline int atomicCAS(int *at, int expected, int wanted)
+{
+	return __sync_val_compare_and_swap(at, expected, wanted);
+}
+
+static inline int __float_as_int(float x)
+{
+	int bits;
+	memcpy(&bits, &x, sizeof bits);
+	return bits;
+}
+
+static inline float __int_as_float(int bits)
+{
+	float x;
+	memcpy(&x, &bits, sizeof x);
+	return x;
+}
+
+static inline uint64_t __umul64hi(uint64_t a, uint64_t b)
+{
+	return (uint64_t)((unsigned __int128)a * b >> 64);
+}
+
+#define KERNEL(name, type)                                                                              \
+	static void name##_body(const type &arg);                                                           \
+	extern "C" {                                                                                        \
+	extern const size_t name##__bytes;                                                                  \
+	const size_t name##__bytes = sizeof(type);                                                          \
+	void name##__run(const void *argument, const unsigned *grid, unsigned threads)                      \
+	{                                                                                                   \
+		hr_run([](const void *at) { name##_body(*(const type *)at); }, argument, grid, threads);        \
+	}                                                                                                   \
+	}                                                                                                   \
+	static void name##_body(const type &arg)
