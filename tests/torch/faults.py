@@ -1,7 +1,7 @@
 """Training in which one call fails, as a program: `faults.py FIRST STRIDE LIBRARY` prints JSON.
 
-In step number i the Nth call of the device, or of the operating system, fails once, or all calls of the device from the Nth on ("outage"); N grows
-until a step makes fewer calls. A step that raises is repeated from a checkpoint, as programs do. The exact losses and weights are then those of plain PyTorch. LIBRARY is tests/fault_os.c as a shared
+In step number i the Nth call of the device, or of the operating system, fails once, or all calls of the device from the Nth on ("outage"). N grows by STRIDE
+until steps of all shapes end before their Nth call. A step that raises is repeated from a checkpoint, as programs do. The exact losses and weights are then those of plain PyTorch. LIBRARY is tests/fault_os.c as a shared
 library; "plain" runs plain PyTorch for as many steps as FIRST says."""
 import ctypes
 import errno
@@ -15,6 +15,7 @@ from torch import nn
 import scenarios
 
 LIMIT = 5 << 19  # 2.5 MiB
+SHAPES = 3
 
 
 class Training:
@@ -26,7 +27,7 @@ class Training:
 
     def step(self):
         torch.manual_seed(self.steps)
-        inputs = torch.randn(192, 128)
+        inputs = torch.randn(160 + 32 * (self.steps % SHAPES), 128)  # a new plan for each step, so that the policy allocates
         return scenarios.train(self.optimizer, (self.model(inputs) - inputs).square().mean()).item().hex()
 
     def save(self):
@@ -74,9 +75,9 @@ class SystemFaults:
 
 
 def fail_each(training, faults, first, stride):
-    """A step for each N from [first] on: the exact losses, and how many steps raised."""
-    losses, raised, nth, calls = [], 0, first, first
-    while nth <= calls:
+    """A step for each N from [first] on: the exact losses, how many steps raised, and the last N that a step reached."""
+    losses, raised, nth, reached, missed = [], 0, first, 0, 0
+    while missed < SHAPES:
         checkpoint = training.save()
         faults.fail(nth)
         try:
@@ -85,17 +86,31 @@ def fail_each(training, faults, first, stride):
             loss = None
             if "Headroom" not in str(error):
                 raise
-        calls = faults.calls()
+        calls = faults.calls()  # of a step that raised, fewer than it makes otherwise
         faults.fail(0)
         headroom.torch.check()
+        if calls >= nth:
+            reached, missed, nth = nth, 0, nth + stride
+        else:
+            missed += 1  # a step of another shape may make more calls
         if loss is None:
             raised += 1
             training.load(checkpoint)
             loss = training.step()
         losses.append(loss)
         training.steps += 1
-        nth += stride
-    return losses, raised
+    return losses, raised, reached
+
+
+def calls_of_a_step(training, faults, losses):
+    """The fewest of steps of all shapes in which nothing fails."""
+    calls = []
+    for _ in range(SHAPES):
+        faults.fail(0)
+        losses.append(training.step())
+        training.steps += 1
+        calls.append(faults.calls())
+    return min(calls)
 
 
 def main(first, stride, library):
@@ -110,7 +125,7 @@ def main(first, stride, library):
         return
     import headroom.torch
     from headroom import _library
-    system = ctypes.CDLL(library)
+    device, system = _library.library.load(), ctypes.CDLL(library)
     system.hr_fault_os_install()  # before the first device
     headroom.torch.install(limit=LIMIT, lms=True, device="cpu", movable="64KiB", verify=True)
     training = Training()
@@ -120,11 +135,14 @@ def main(first, stride, library):
     training.steps = 3
     result = {}
     first, stride = int(first), int(stride)
-    for name, faults, between in (("device", DeviceFaults(_library.library, False), stride), ("outage", DeviceFaults(_library.library, True), 5 * stride),
+    for name, faults, between in (("device", DeviceFaults(device, False), stride), ("outage", DeviceFaults(device, True), 5 * stride),
                                   ("system", SystemFaults(system), stride)):
-        more, raised = fail_each(training, faults, first if name != "system" else 1 + first % 3, between)
+        calls = calls_of_a_step(training, faults, losses)
+        if name == "system" and stride > 1:
+            between = 1 + calls // 32  # a step makes from a few to hundreds
+        more, raised, reached = fail_each(training, faults, 1 + first % between, between)
         losses += more
-        result[name] = {"steps": len(more), "raised": raised}
+        result[name] = {"steps": len(more), "raised": raised, "reached": reached, "calls": calls, "stride": between}
     print(json.dumps({**result, "losses": losses, "digest": scenarios.digest(training.model), "lms": headroom.torch.lms_stats(),
                       "pinned": headroom.torch._plugin.headroom_torch_pinned_records()}))
 

@@ -11,7 +11,7 @@ import environment
 environment.skip_without_pytorch()
 
 EVERY = float(os.environ.get("HR_TEST_SCALE", "1")) >= 3
-STRIDE = 1 if EVERY else 17
+STRIDE = 1 if EVERY else 7
 
 
 def faults(*arguments):
@@ -34,8 +34,11 @@ class Faults(unittest.TestCase):
             self.assertEqual(expected, loss, f"the loss of step {step}")
         self.assertEqual(plain["digest"], failing["digest"])
         self.assertEqual(failing["pinned"], 0)
+        # A step that raises does not end the walk: it goes on until no step reaches its call.
         for kind in ("device", "outage", "system"):
-            self.assertGreater(failing[kind]["steps"], 0, kind)
+            walk = failing[kind]
+            self.assertGreater(walk["reached"], walk["calls"] // 4, kind)  # later steps make fewer calls
+            self.assertGreaterEqual(walk["steps"] * walk["stride"], walk["reached"], kind)
         self.assertGreater(failing["outage"]["raised"], 0)
         self.assertGreater(failing["lms"]["num_evictions"], len(plain["losses"]))
 

@@ -28,7 +28,7 @@ MIB = 1 << 20
 def install(**options):
     plugin.install(limit="24MiB", lms=True, device="cpu", movable="64KiB", verify=True, policy="lru", **{"_always_recompute": True, **options})
 def evict_all():
-    library.hr_lms_reclaim_inactive(ctypes.c_uint64(plugin._plugin.headroom_torch_allocator()), 0, None)
+    library.load().hr_lms_reclaim_inactive(ctypes.c_uint64(plugin._plugin.headroom_torch_allocator()), 0, None)
 def drops():
     return plugin.lms_stats()["num_drops"]
 def recomputes():
