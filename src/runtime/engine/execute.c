@@ -115,44 +115,9 @@ static void add_pin(struct pins *pins, const hr__buffer *buffer, hr_access acces
 	pins->list[pins->count++] = (hr_pin){ buffer->tensor, access };
 }
 
-/* Recomputes a dropped tensor. A pin for writing ends the recipe, so that it is not dropped again, but moved. */
-static hr_status recompute_one(const hr__session *session, hr_tensor tensor)
-{
-	hr_status status = hr_tensor_pin(tensor, HR_WRITE, session->stream);
-	if (status == HR_OUT_OF_MEMORY) { /* free memory may be in pieces, which evicting all others joins */
-		hr_status reclaimed = hr_lms_reclaim_inactive(session->allocator, HR_NAME_NONE, NULL);
-		(void)reclaimed; /* what it could evict helps, too */
-		status = hr_tensor_pin(tensor, HR_WRITE, session->stream);
-	}
-	return status ? status : hr_tensor_unpin(tensor, session->stream);
-}
-
-/* Recomputes the tensors that the op reads or writes and that are dropped, one at a time; *any: there was one. */
-static hr_status recompute_apart(const struct pins *pins, const hr__session *session, bool *any)
-{
-	hr_status status = HR_OK;
-	for (size_t i = 0; i < pins->count && !status; i++) {
-		hr_tensor_info info;
-		hr_tensor tensor = pins->list[i].tensor;
-		hr_tensor_info_init(&info);
-		if (pins->list[i].access == HR_OVERWRITE || hr_tensor_get_info(tensor, &info) || info.state != HR_TENSOR_DROPPED) continue;
-		*any = true;
-		status = recompute_one(session, tensor);
-	}
-	return status;
-}
-
-/* Pins everything, or nothing. What is dropped needs more memory than what is evicted: the inputs of its recipe, beside what the call has
- * pinned by then. So if there is not enough, everything is recomputed before anything is pinned. */
 static hr_status pin_all(const struct pins *pins, const hr__session *session)
 {
-	bool any = false;
-	if (!pins->count) return HR_OK;
-	hr_status status = hr_tensor_pin_all(pins->list, pins->count, session->stream);
-	if (status != HR_OUT_OF_MEMORY || !session->has_recipes) return status;
-	hr_status apart = recompute_apart(pins, session, &any);
-	if (apart) return apart;
-	return any ? hr_tensor_pin_all(pins->list, pins->count, session->stream) : status;
+	return pins->count ? hr_tensor_pin_all(pins->list, pins->count, session->stream) : HR_OK;
 }
 
 /* ---- events ---- */

@@ -132,7 +132,7 @@ bool hr__drop_is_cheaper(hr__tensor *tensor)
 	if (!(hr__load_relaxed(&tensor->recipe_use) & HR__RECIPE_HAS)) return false;
 	bool ghost = hr__load_relaxed(&tensor->ghost);
 	if (ghost) return true;
-	if (!hr__load_relaxed(&lms->recompute) || hr__state_is_displaced(tensor)) return false;
+	if (!hr__load_relaxed(&lms->recompute) || hr__state_is_displaced(tensor) || hr__load_relaxed(&tensor->only_moved)) return false;
 	if (hr__load_relaxed(&tensor->evict_first)) return hr__load_relaxed(&tensor->evict_first) == HR__EVICT_FIRST_DROP;
 	hr__lock_take(&lms->lock);
 	bool cheaper = hr__load_relaxed(&tensor->recipe) && hr__drop_measure(tensor, &chain) && chain.cost_ns < copy_ns(tensor);

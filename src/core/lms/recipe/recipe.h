@@ -209,6 +209,12 @@ enum hr__recompute_then {
 /* Runs the recipe of a tensor that was DROPPED when [word] was read, on [stream]; HR_STREAM_HOST: on the default stream. *done: the
  * tensor is RESIDENT now, and [then] was done. HR_OK without *done: its state has changed, so look again. */
 hr_status hr__recompute(hr__tensor *tensor, uint64_t word, hr_stream stream, enum hr__recompute_then then, bool *done);
+/* Whether a pin would recompute its tensor, as it is now. */
+bool hr__recompute_would_run(hr_pin pin);
+/* Recomputes the tensors of those pins, one after the other; none is pinned meanwhile. Until hr__recompute_apart_end they are not dropped
+ * again when others need their memory, but moved. Stops at the first failure. */
+hr_status hr__recompute_apart(const hr_pin *pins, size_t count, hr_stream stream);
+void hr__recompute_apart_end(const hr_pin *pins, size_t count);
 /* Whether the calling thread runs a recipe. */
 bool hr__recompute_is_running(void);
 /* HR_IN_USE, with a message, if the calling thread is recomputing the tensor (RECOMPUTING); waiting for it would never end. */

@@ -190,7 +190,7 @@ static hr_status execute(const recipe_run *run)
 {
 	const hr__recipe *recipe = run->recipe;
 	hr__lms *lms = recipe->lms;
-	hr_status status = recipe->input_count ? hr__pin_all_or_none(lms, recipe->pins, recipe->input_count, run->stream) : HR_OK;
+	hr_status status = recipe->input_count ? hr__pin_all_for_recipe(lms, recipe->pins, recipe->input_count, run->stream) : HR_OK;
 	if (status) return status;
 	status = wait_for_inputs(recipe, run->stream);
 	if (!status) status = call_program(run);
@@ -285,6 +285,36 @@ hr_status hr__recompute(hr__tensor *tensor, uint64_t word, hr_stream stream, enu
 	if (!status) return HR_OK;
 	hr__last_set(&why);
 	return hr__fail_in(status, "%s could not be recomputed by op %s", name, op.text);
+}
+
+bool hr__recompute_would_run(hr_pin pin)
+{
+	hr_status ignored;
+	const hr__tensor *tensor = hr__tensor_of(pin.tensor, &ignored);
+	return tensor && pin.access != HR_OVERWRITE && hr__state_place(tensor) == HR__PLACE_DROPPED;
+}
+
+hr_status hr__recompute_apart(const hr_pin *pins, size_t count, hr_stream stream)
+{
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < count && !status; i++) {
+		hr_status ignored;
+		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &ignored);
+		bool done;
+		if (!tensor || !hr__recompute_would_run(pins[i])) continue;
+		hr__store_relaxed(&tensor->only_moved, 1);
+		status = hr__recompute(tensor, hr__load_acquire(&tensor->word), stream, HR__THEN_KEEP, &done);
+	}
+	return status;
+}
+
+void hr__recompute_apart_end(const hr_pin *pins, size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		hr_status ignored;
+		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &ignored);
+		if (tensor && hr__load_relaxed(&tensor->only_moved)) hr__store_relaxed(&tensor->only_moved, 0);
+	}
 }
 
 /* ---- handing memory over ---- */

@@ -32,6 +32,8 @@ static inline const hr__tensor *hr__pin_name_first(hr__pin_names *named, const h
 
 /* Pins all tensors of a call or none. */
 hr_status hr__pin_all_or_none(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);
+/* The same for the inputs of a recipe. If there is no room, those that are dropped are recomputed before any is pinned. */
+hr_status hr__pin_all_for_recipe(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);
 /* Releases pins of hr__pin_all_or_none, after work on [stream]. HR_CORRUPT as hr_tensor_unpin_all; all are released. */
 hr_status hr__pin_release_all(const hr_pin *pins, size_t count, hr_stream stream);
 

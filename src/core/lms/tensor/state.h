@@ -159,6 +159,7 @@ typedef struct hr__tensor {
 	hr__atomic_u8 ghost;                  /* HR__GHOST_*; 0 = the program has not destroyed it */
 	uint64_t recipe_mark;                 /* number of the walk that saw it as an output */
 	bool ghost_listed;                    /* in lms->ghosts */
+	hr__atomic_u8 only_moved;             /* a pin has recomputed it and is about to pin it: it is not dropped meanwhile. A hint; no lock */
 
 	/* WHAT IT IS. Immutable while it exists, except scope and tag (hr_tensor_set_names). Atomic where a thread with a stale handle may read it while another thread destroys
 	 * the tensor and reuses its record; the word then shows that the values are not valid. */

@@ -144,7 +144,8 @@ static void init_tensor(hr__tensor *tensor, hr__lms *lms, const hr_tensor_option
 	for (size_t i = 0; i < sizeof times / sizeof *times; i++) hr__store_relaxed(times[i], 0);
 	hr__atomic_u8 *const flags[] = {
 		&tensor->has_copy,      &tensor->sum_known,           &tensor->written,  &tensor->evict_first, &tensor->prefetched,
-		&tensor->just_restored, &tensor->in_stream_unordered, &tensor->unwritten, &tensor->recipe_use,  &tensor->ghost
+		&tensor->just_restored, &tensor->in_stream_unordered, &tensor->unwritten, &tensor->recipe_use,  &tensor->ghost,
+		&tensor->only_moved
 	};
 	for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) hr__store_relaxed(flags[i], 0);
 	hr__store_relaxed(&tensor->recipe, NULL);
