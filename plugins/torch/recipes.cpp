@@ -8,7 +8,7 @@
 // - Any other argument is kept as a tensor, and its storage is a source of the recipe. The engine is told before an op writes to it. Storages that are not movable and not small are not kept: the op gets no recipe.
 // - Ops nest. An outer op's recipe replaces those of the ops inside it, unless it only casts arguments for autocast: recipes run without autocast. Results of an outer op that is not repeatable have no recipe, unless the op only
 //   calls other ops: its kernel may have written to them without an op.
-// - A repeated op runs below autograd and autocast, on the device and stream of the pin, without the callbacks of ops.cpp. Its results are new
+// - A repeated op runs below autograd and autocast, on the device and stream of the run, without the callbacks of ops.cpp. Its results are new
 //   storages, whose memory the dropped tensors take over (hr_tensor_take).
 // - Dropout draws the same numbers again, because the state of the generator is kept with the arguments, and is set meanwhile. As with
 //   torch.utils.checkpoint, another thread must not draw numbers at the same time.
@@ -22,6 +22,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
@@ -29,6 +30,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -278,7 +280,7 @@ struct GeneratorState {
 	}
 };
 
-// As a kernel below autograd and autocast, on the calling thread and its stream.
+// As a kernel below autograd and autocast, on the calling thread.
 static void run_op(const Recipe &recipe, c10::Stack &stack)
 {
 	at::RecordFunctionGuard without_callbacks(false);
@@ -288,6 +290,15 @@ static void run_op(const Recipe &recipe, c10::Stack &stack)
 	c10::DeviceGuard device(device_of_tensors());
 	GeneratorState generator(recipe.generator_state);
 	recipe.op.handle.callBoxed(stack);
+}
+
+// Makes the stream of the run current. It is that of the thread, or the default stream: where the thread's own has no number (HR_STREAM_HOST), and when a
+// tensor is destroyed.
+static void use_stream(hr_stream stream, c10::OptionalStreamGuard &guard)
+{
+	if (front.type == c10::DeviceType::CPU || stream == front.stream()) return;
+	if (stream != HR_STREAM_DEFAULT) throw std::runtime_error("the stream of a recipe is neither the thread's nor the default one");
+	guard.reset_stream(c10::Stream(c10::Stream::DEFAULT, device_of_tensors()));
 }
 
 // Hands the memory of a result to the tensor that was dropped.
@@ -310,6 +321,8 @@ static hr_status repeat_op(const Recipe &recipe, const hr_recompute &call)
 		hr_status status = front.wait_for_inputs(call.stream);
 		if (status) return status;
 	}
+	c10::OptionalStreamGuard stream;
+	use_stream(call.stream, stream);
 	c10::Stack stack;
 	for (const KeptArgument &argument : recipe.arguments) stack.push_back(value_of(argument, addresses));
 	run_op(recipe, stack);
