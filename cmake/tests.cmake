@@ -15,13 +15,20 @@ function(add_program target folder source)
 	target_link_libraries(${target} PRIVATE ${ARGN} ${command_library} headroom_analysis_static headroom_runtime_static headroom_static m)
 endfunction()
 
+# For scripts that run programs of a cross-compiled build: tests/cuda/cuda_run.py.
+set(emulated)
+if(CMAKE_CROSSCOMPILING_EMULATOR)
+	string(REPLACE ";" " " emulated "${CMAKE_CROSSCOMPILING_EMULATOR}")
+	set(emulated ";HEADROOM_EMULATOR=${emulated};HEADROOM_CC=${CMAKE_C_COMPILER}")
+endif()
+
 set(HEADROOM_TEST_TIMEOUT 600 CACHE STRING "Seconds after which a test counts as hung")
 
 # Tests run from the root of the repository, so that they can name traces/gpt2.csv.gz.
 function(add_headroom_test name labels)
 	add_test(NAME ${name} COMMAND ${ARGN} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
 	set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${HEADROOM_TEST_TIMEOUT}
-		ENVIRONMENT "HEADROOM_COMMAND=$<TARGET_FILE:headroom_cli>;HEADROOM_CUDA=0;HEADROOM_CUDA_LIBRARIES=0;HEADROOM_FAKE_CUDA=${PROJECT_BINARY_DIR}/fake_cuda")
+		ENVIRONMENT "HEADROOM_COMMAND=$<TARGET_FILE:headroom_cli>;HEADROOM_CUDA=0;HEADROOM_CUDA_LIBRARIES=0;HEADROOM_FAKE_CUDA=${PROJECT_BINARY_DIR}/fake_cuda${emulated}")
 endfunction()
 
 # ---- tests/fake_cuda ----
@@ -59,11 +66,16 @@ target_compile_definitions(fake_nvrtc PRIVATE FAKE_NVRTC_SHIM="${PROJECT_SOURCE_
 if(TARGET headroom)
 	add_executable(cuda_program tests/cuda/program.c tests/cuda/obtain.c)
 	add_executable(cuda_program_linked tests/cuda/program.c tests/cuda/obtain.c)
+	add_executable(cuda_hostile tests/cuda/hostile.c)
+	add_library(cuda_faults MODULE tests/cuda/faults.c tests/fault_os.c)
+	target_link_libraries(cuda_faults PRIVATE headroom)
+	set_target_properties(cuda_faults PROPERTIES PREFIX "" C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/cuda)
 	add_library(cuda_program_module MODULE tests/cuda/obtain.c)
 	set_target_properties(cuda_program_module PROPERTIES PREFIX "" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/cuda)
+	set_target_properties(cuda_hostile PROPERTIES ENABLE_EXPORTS ON) # for RTLD_DEEPBIND
 	target_compile_definitions(cuda_program_linked PRIVATE LINKED)
 	target_link_libraries(cuda_program_linked PRIVATE fake_cuda_whole)
-	foreach(target cuda_program cuda_program_linked cuda_program_module)
+	foreach(target cuda_program cuda_program_linked cuda_program_module cuda_hostile cuda_faults)
 		set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/cuda)
 		target_include_directories(${target} PRIVATE include src tests plugins/cuda)
 		target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
@@ -156,7 +168,7 @@ set_target_properties(unit_stacks PROPERTIES ENABLE_EXPORTS ON)
 list(APPEND test_targets fake_cuda_whole fake_cuda_old fake_nvrtc fake_cublaslt)
 if(TARGET headroom)
 	add_dependencies(unload_unload headroom unload_plugin)
-	list(APPEND test_targets profile_shared headroom_cuda cuda_program cuda_program_linked cuda_program_module)
+	list(APPEND test_targets profile_shared headroom_cuda cuda_program cuda_program_linked cuda_program_module cuda_hostile cuda_faults)
 endif()
 list(APPEND threads_targets fake_cuda_whole fake_cuda_old fake_nvrtc fake_cublaslt)
 # It watches the free memory of devices, which others must not take meanwhile.

@@ -98,16 +98,19 @@ bool hr__blocks_find(uint64_t address, bool inside, hr__block *out)
 	return found != NULL;
 }
 
-bool hr__blocks_take_of(CUcontext context, hr__block *out)
+/* The cursor stays at a slot that was emptied, because a later entry may have moved back to it. */
+bool hr__blocks_take_of(CUcontext context, size_t *cursor, hr__block *out)
 {
 	bool found = false;
 	pthread_mutex_lock(&lock);
-	for (size_t at = 0; at < capacity && !found; at++) {
+	for (size_t at = *cursor; at < capacity && !found; at += !found) {
 		found = slots[at].address && slots[at].context == context;
+		*cursor = at;
 		if (!found) continue;
 		*out = slots[at];
 		remove_slot(at);
 	}
+	if (!found) *cursor = 0;
 	pthread_mutex_unlock(&lock);
 	return found;
 }

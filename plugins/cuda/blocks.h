@@ -26,8 +26,9 @@ bool hr__blocks_take(uint64_t address, hr__block *out);
 /* The block that starts at [address], or, with [inside], the managed one that contains it. The latter looks at all blocks. */
 bool hr__blocks_find(uint64_t address, bool inside, hr__block *out);
 
-/* Removes one block of [context]; false if there is none. */
-bool hr__blocks_take_of(CUcontext context, hr__block *out);
+/* Removes one block of [context]; false if there is none. [cursor] is 0 at first: where the search goes on, so that taking all blocks looks at each
+ * once. */
+bool hr__blocks_take_of(CUcontext context, size_t *cursor, hr__block *out);
 
 /* In the child of a fork: no blocks, and no lock held. */
 void hr__blocks_forget(void);

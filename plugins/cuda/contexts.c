@@ -41,30 +41,23 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 
 CUresult cuMemGetInfo_v2(size_t *out_free, size_t *out_total)
 {
-	size_t free_bytes = 0, total = 0;
 	uint64_t limit, used;
-	hr__ledger_request here = { .kind = HR__LEDGER_DEVICE };
-	CUresult result = HR__REAL(cuMemGetInfo_v2, &free_bytes, &total);
-	if (result != HR__CUDA_SUCCESS) return result;
-	bool on = hr__ledger_is_on() && hr__ledger_locate(&here);
-	if (on) free_bytes += hr__manage_idle_bytes(here.device);
-	if (on && hr__ledger_get_limit(here.device, &limit, &used)) {
-		uint64_t left = used < limit ? limit - used : 0;
-		if (total > limit) total = limit;
-		if (free_bytes > left) free_bytes = left;
-	}
-	if (out_free) *out_free = free_bytes;
-	if (out_total) *out_total = total;
+	CUdevice device;
+	CUcontext context;
+	CUresult result = HR__REAL(cuMemGetInfo_v2, out_free, out_total);
+	if (result != HR__CUDA_SUCCESS || !hr__ledger_is_on() || !hr__cards_current(&device, &context)) return result;
+	if (out_free) *out_free += hr__manage_idle_bytes(device);
+	if (!hr__ledger_get_limit(device, &limit, &used)) return result;
+	uint64_t left = used < limit ? limit - used : 0;
+	if (out_total && *out_total > limit) *out_total = limit;
+	if (out_free && *out_free > left) *out_free = left;
 	return result;
 }
 
 CUresult cuDeviceTotalMem_v2(size_t *out, CUdevice device)
 {
-	size_t total = 0;
 	uint64_t limit, used;
-	CUresult result = out ? HR__REAL(cuDeviceTotalMem_v2, &total, device) : HR__REAL(cuDeviceTotalMem_v2, out, device);
-	if (result != HR__CUDA_SUCCESS) return result;
-	if (hr__ledger_is_on() && hr__ledger_get_limit(device, &limit, &used) && total > limit) total = limit;
-	*out = total;
+	CUresult result = HR__REAL(cuDeviceTotalMem_v2, out, device);
+	if (result == HR__CUDA_SUCCESS && out && hr__ledger_is_on() && hr__ledger_get_limit(device, &limit, &used) && *out > limit) *out = limit;
 	return result;
 }

@@ -3,7 +3,7 @@
  * A table has a row for each answered symbol. cuGetProcAddress gives a name, a version and flags: the row is the one of that name with the greatest
  * [since] that is not above the version, in its per-thread variant if the flags ask for that and the call has a stream. What the driver found decides
  * whether there is an answer at all: a name, version or flag that it refuses stays refused. A version above NEWEST may mean a signature that is not
- * known here, so the driver's function must then be the very one that the row's symbol names. */
+ * known here, so the driver's function must then be the very one that the row's symbol names. So must it for a name that has no row, such as a symbol. */
 #define _GNU_SOURCE
 #include "driver.h"
 
@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "loader.h"
+#include "settings.h"
 
 #define LIBRARY "libcuda.so.1"
 #define NEWEST 13999 /* the last CUDA version whose signatures are known: 13.x */
@@ -73,6 +74,16 @@ void *hr__driver_answer(const char *symbol, void **real)
 	return row->own;
 }
 
+/* The row whose function of the driver is [found]. */
+static const answered_call *row_with(const void *found)
+{
+	size_t count;
+	const answered_call *table = rows(&count);
+	for (size_t i = 0; i < count; i++)
+		if (real_of(&table[i]) == found) return &table[i];
+	return NULL;
+}
+
 void *hr__driver_answer_for(const char *name, int version, unsigned long long flags, void *found)
 {
 	size_t count;
@@ -83,14 +94,15 @@ void *hr__driver_answer_for(const char *name, int version, unsigned long long fl
 		if (strcmp(row->name, name) != 0 || row->since > version || (row->has_variant && row->per_thread != per_thread)) continue;
 		if (!best || row->since > best->since) best = row;
 	}
-	if (!best || !real_of(best) || (version > NEWEST && found != real_of(best))) return NULL;
-	return best->own;
+	if (!best || !real_of(best) || version > NEWEST) best = row_with(found);
+	return best ? best->own : NULL;
 }
 
 /* ---- finding the driver ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool found; /* stored with release when hr__driver is complete */
+static bool found;             /* stored with release when hr__driver is complete */
+static const char *missing;    /* a function that is needed, and that the driver does not have; written before [found] */
 
 static void look_up(void *library, const char *symbol, void *member)
 {
@@ -110,13 +122,36 @@ static void look_up_all(void *library)
 	HR__MADE_CALLS(LOOK_UP_MADE)
 }
 
+/* Called once, with the lock held. */
+static void check(void)
+{
+#define NEED(symbol) \
+	if (!hr__driver.symbol) missing = #symbol;
+	NEED(cuDeviceGetCount) NEED(cuDeviceGet) NEED(cuDeviceTotalMem_v2) NEED(cuCtxGetCurrent) NEED(cuCtxGetDevice)
+#undef NEED
+	if (missing && hr__settings_get()->on) hr__settings_say("the program runs without Headroom: the CUDA driver has no %s", missing);
+}
+
+bool hr__driver_suffices(void)
+{
+	return !missing;
+}
+
+void hr__driver_forget_lock(void)
+{
+	pthread_mutex_init(&lock, NULL);
+}
+
 bool hr__driver_find(void)
 {
 	if (__atomic_load_n(&found, __ATOMIC_ACQUIRE)) return true;
 	void *library = hr__loader_loaded(LIBRARY);
 	if (!library) return false;
 	pthread_mutex_lock(&lock);
-	if (!found) look_up_all(library);
+	if (!found) {
+		look_up_all(library);
+		check();
+	}
 	__atomic_store_n(&found, true, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&lock);
 	return true;

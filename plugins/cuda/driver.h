@@ -27,6 +27,12 @@ extern hr__driver_table hr__driver;
 /* Whether the program has loaded the driver. The first call that finds it looks its functions up. Any thread. */
 bool hr__driver_find(void);
 
+/* Whether the driver that was found has the functions without which nothing can be recorded. If not, a line has said so. */
+bool hr__driver_suffices(void);
+
+/* In the child of a fork: the lock of the search is not held. */
+void hr__driver_forget_lock(void);
+
 /* Whether [symbol] is one of the answered calls (driver_calls.h). */
 bool hr__driver_is_answered(const char *symbol);
 

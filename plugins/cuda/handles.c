@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "names.h"
 #include "record.h"
 
 HR__ANSWERED_PLAIN(HR__PROTOTYPE)
@@ -53,6 +54,16 @@ static handle_mapping **find_mapping(CUdeviceptr address)
 	handle_mapping **link = &mappings[bucket_of(address)];
 	while (*link && (*link)->address != address) link = &(*link)->next;
 	return link;
+}
+
+/* The first address from [address] on at which a known mapping begins; UINT64_MAX if there is none. */
+static CUdeviceptr next_mapped(CUdeviceptr address)
+{
+	CUdeviceptr next = UINT64_MAX;
+	for (unsigned i = 0; i < BUCKETS; i++)
+		for (const handle_mapping *at = mappings[i]; at; at = at->next)
+			if (at->address >= address && at->address < next) next = at->address;
+	return next;
 }
 
 static CUresult given_back(void *unused)
@@ -119,6 +130,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUme
 	if (!out || !of || !hr__ledger_is_on()) return HR__REAL(cuMemCreate, out, bytes, of, flags);
 	request.kind = is_on_card(of) ? HR__LEDGER_DEVICE : HR__LEDGER_HOST;
 	request.device = of->location.id;
+	request.scope = hr__names_scope(); /* without the lock: Python code may run, which releases memory */
 	pthread_mutex_lock(&lock);
 	CUresult result = HR__RECORD_TAKE(&request, address, create(&request, &handle, of, flags, &address), HR__REAL(cuMemRelease, handle));
 	if (result == HR__CUDA_SUCCESS) {
@@ -189,14 +201,18 @@ CUresult cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGeneric
 	return result;
 }
 
-/* One call can unmap a run of mappings. */
+/* One call can unmap a run of mappings. Those of handles that are not known here, such as imported ones, are passed over. */
 static void forget_mappings(CUdeviceptr address, size_t bytes)
 {
-	for (size_t done = 0; done < bytes;) {
-		handle_mapping **link = find_mapping(address + done), *ended = *link;
-		if (!ended) return; /* of a handle that is not known here */
+	CUdeviceptr end = address + bytes;
+	while (address < end) {
+		handle_mapping **link = find_mapping(address), *ended = *link;
+		if (!ended) {
+			address = next_mapped(address);
+			continue;
+		}
 		*link = ended->next;
-		done += ended->bytes;
+		address += ended->bytes;
 		ended->of->mappings--;
 		end_if_unused(ended->of);
 		free(ended);

@@ -150,6 +150,14 @@ static void read_timer(launch_timer *timer, hr__kernel *kernel)
 
 /* ---- launches ---- */
 
+static void say_once_without_parameters(void)
+{
+	static int said;
+	if (!__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED))
+		hr__settings_say("launches are recorded without the blocks that they use: the CUDA driver has neither cuFuncGetParamInfo nor cuKernelGetParamInfo, which CUDA 12.4 "
+		                 "added");
+}
+
 typedef struct noted_launch {
 	hr__kernel *kernel; /* NULL = nothing to record */
 	launch_timer timer;
@@ -164,6 +172,7 @@ static void begin_launch(noted_launch *launch, CUfunction function, CUstream str
 	if (!kernel) return;
 	name_expected(kernel);
 	if (!uses) return;
+	if (!hr__driver.cuFuncGetParamInfo && !hr__driver.cuKernelGetParamInfo) say_once_without_parameters();
 	launch->kernel = kernel;
 	emit(kernel, HR__EVENT_OP_BEGIN, NULL, 0);
 	emit_arguments(kernel, arguments, extra);

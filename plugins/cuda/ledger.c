@@ -35,7 +35,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int state;              /* stored with release; the allocators below are created under the lock */
 static bool on_gpu;            /* blocks are on GPU:n, because libheadroom's devices were in use before */
 static bool is_on_gpu[HR__CARDS_MAX]; /* written before the allocator's id */
+static bool begun;             /* libheadroom has been called, and may have state */
 static bool forked;            /* libheadroom's state is the parent's */
+static int fork_error;         /* of pthread_atfork */
 static uint64_t allocators[HR__CARDS_MAX][HR__LEDGER_KINDS]; /* ids, stored with release; 0 = not created yet */
 static uint32_t failures;      /* blocks that could not be recorded */
 static uint32_t reports;
@@ -94,26 +96,33 @@ static void write_report(void *unused, hr_oom_report report)
 
 /* ---- starting ---- */
 
+/* Another thread of the parent may have held any lock. A child of a parent that has not used CUDA is a program of its own. */
 static void after_fork(void)
 {
-	if (__atomic_load_n(&state, __ATOMIC_RELAXED) == NOT_STARTED) return;
+	pthread_mutex_init(&lock, NULL);
+	hr__driver_forget_lock();
+	if (!__atomic_load_n(&begun, __ATOMIC_RELAXED)) return;
 	forked = true; /* the driver refuses to work here too, because the parent has used it */
 	hr__blocks_forget();
+}
+
+__attribute__((constructor)) static void at_load(void)
+{
+	fork_error = pthread_atfork(NULL, NULL, after_fork);
 }
 
 static bool start_session(void)
 {
 	hr_custom_allocator table;
+	__atomic_store_n(&begun, true, __ATOMIC_RELAXED);
 	hr_custom_allocator_init(&table);
 	table.alloc = adopt;
 	table.free = give_back;
 	hr_status status = hr__cards_register(&on_gpu);
 	if (status == HR_OK) status = hr_allocator_register(KIND, &table, NULL);
-	if (status != HR_OK && status != HR_ALREADY_EXISTS) {
-		hr__settings_say("the program runs without Headroom: %s", hr_last_message());
-		return false;
-	}
-	return pthread_atfork(NULL, NULL, after_fork) == 0;
+	bool done = !fork_error && (status == HR_OK || status == HR_ALREADY_EXISTS);
+	if (!done) hr__settings_say("the program runs without Headroom: %s", fork_error ? strerror(fork_error) : hr_last_message());
+	return done;
 }
 
 static bool is_started(void)
@@ -130,7 +139,7 @@ static bool is_started(void)
 
 bool hr__ledger_is_on(void)
 {
-	return hr__settings_get()->on && !forked && !action.inside && hr__driver_find() && is_started();
+	return hr__settings_get()->on && !forked && !action.inside && hr__driver_find() && hr__driver_suffices() && is_started();
 }
 
 /* ---- allocators ---- */
@@ -184,9 +193,9 @@ static uint64_t create(int card, hr__ledger_kind kind)
 }
 
 /* The first failure is said; the others are only counted. */
-static void say_failure(const char *what)
+static void say_failure(const char *what, const char *why)
 {
-	if (__atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED) == 0) hr__settings_say("%s: %s; the program continues", what, hr_last_message());
+	if (__atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED) == 0) hr__settings_say("%s: %s; the program continues", what, why);
 }
 
 static hr_allocator allocator_of(CUdevice device, hr__ledger_kind kind)
@@ -200,7 +209,7 @@ static hr_allocator allocator_of(CUdevice device, hr__ledger_kind kind)
 	if (!id) id = create(card, kind);
 	__atomic_store_n(&allocators[card][kind], id, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&lock);
-	if (!id) say_failure("CUDA memory cannot be recorded");
+	if (!id) say_failure("CUDA memory cannot be recorded", hr_last_message());
 	return (hr_allocator){ id };
 }
 
@@ -208,13 +217,15 @@ static hr_allocator allocator_of(CUdevice device, hr__ledger_kind kind)
 
 bool hr__ledger_locate(hr__ledger_request *request)
 {
-	return hr__cards_current(&request->device, &request->context);
+	if (!hr__cards_current(&request->device, &request->context)) return false;
+	request->scope = hr__names_scope();
+	return true;
 }
 
 void hr__ledger_name(const hr__ledger_request *request, hr_request *named)
 {
 	named->op = named->tag = hr_name_intern(request->call);
-	named->scope = hr__names_scope();
+	named->scope = request->scope;
 }
 
 /* hr_alloc of [request], with [address] as its outcome; 0 = the driver has refused. */
@@ -240,6 +251,14 @@ bool hr__ledger_admits(const hr__ledger_request *request)
 	return false;
 }
 
+/* Ends a block in the ledger; the driver is not called. */
+static void forget(hr_allocator allocator, uint64_t address)
+{
+	action = (struct ledger_action){ .inside = true };
+	hr_free(allocator, (void *)(uintptr_t)address, HR_STREAM_HOST);
+	action = (struct ledger_action){ .inside = false };
+}
+
 bool hr__ledger_add(const hr__ledger_request *request, uint64_t address)
 {
 	hr_allocator allocator = allocator_of(request->device, request->kind);
@@ -253,14 +272,16 @@ bool hr__ledger_add(const hr__ledger_request *request, uint64_t address)
 	uint64_t limit, used;
 	bool limited = request->kind == HR__LEDGER_DEVICE && hr__ledger_get_limit(request->device, &limit, &used);
 	if (status == HR_OUT_OF_MEMORY && limited) return false;
-	say_failure("a block of CUDA memory is not recorded");
+	if (status == HR_OK) forget(allocator, address); /* its end would not be seen */
+	say_failure("a block of CUDA memory is not recorded", status == HR_OK ? "out of memory" : hr_last_message());
 	return true;
 }
 
 void hr__ledger_refuse(const hr__ledger_request *request)
 {
 	hr_allocator allocator = allocator_of(request->device, request->kind);
-	if (allocator.id && request->bytes && record(allocator, request, 0) != HR_OUT_OF_MEMORY) say_failure("a refused request is not recorded");
+	if (allocator.id && request->bytes && record(allocator, request, 0) != HR_OUT_OF_MEMORY)
+		say_failure("a refused request is not recorded", hr_last_message());
 }
 
 /* ---- ends ---- */
@@ -282,10 +303,10 @@ CUresult hr__ledger_free(uint64_t address, CUresult (*call)(void *context), void
 void hr__ledger_end_context(CUcontext context)
 {
 	hr__block block;
-	while (context && hr__blocks_take_of(context, &block)) {
-		action = (struct ledger_action){ .inside = true };
-		hr_free(block.allocator, (void *)(uintptr_t)block.address, HR_STREAM_HOST);
-		action = (struct ledger_action){ .inside = false };
+	size_t cursor = 0;
+	while (context && hr__blocks_take_of(context, &cursor, &block)) {
+		hr__launches_forget(block.address);
+		forget(block.allocator, block.address);
 	}
 }
 
@@ -311,6 +332,8 @@ bool hr__ledger_get_limit(CUdevice device, uint64_t *limit, uint64_t *used)
 	uint64_t on_card = reserved_on_gpu(hr__cards_index(device));
 	*limit = (uint64_t)stats.bytes_limit;
 	*used = is_on_gpu[hr__cards_index(device)] ? on_card : (uint64_t)stats.bytes_in_use + on_card; /* the blocks of this allocator are in it */
-	*used -= hr__manage_idle_bytes(device); /* the program can have them */
+	/* The program can have what is idle, which other threads may have changed since. */
+	uint64_t idle = hr__manage_idle_bytes(device);
+	*used -= idle < *used ? idle : *used;
 	return true;
 }

@@ -27,12 +27,14 @@ typedef struct hr__ledger_request {
 	const char *call;  /* "cuMemAlloc": op and tag of the block */
 	CUcontext context; /* its end frees the block; NULL = none */
 	CUdevice device;
+	hr_name scope; /* hr__names_scope */
 } hr__ledger_request;
 
 /* Whether calls of this thread are recorded now: Headroom is on, the driver is known, and the thread is not inside a recorded call. */
 bool hr__ledger_is_on(void);
 
-/* Sets [device] and [context] of a request to the current ones of the thread. False: there is no context; the driver will say so. */
+/* Sets [device] and [context] of a request to the current ones of the thread, and its scope, for which code of Python may run: with no lock held. False:
+ * there is no context; the driver will say so. */
 bool hr__ledger_locate(hr__ledger_request *request);
 
 /* Whether the request keeps within the limit. If not, it is counted and reported as refused. */

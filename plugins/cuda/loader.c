@@ -8,7 +8,7 @@
  * assembly.
  *
  *     dlsym(library, name)     decision = hr__loader_decide(library, name); if it is made, return it; jump to the loader's dlsym
- *     dlopen(file, flags)      hr__loader_prepare(); jump to the loader's dlopen with flags & ~RTLD_DEEPBIND
+ *     dlopen(file, flags)      hr__loader_prepare(); jump to the loader's dlopen with flags & hr__loader_flags
  *
  * The loader's functions are found with dlvsym, which this library does not replace, so the search cannot come back here. That gives the next dlsym
  * after this library's, so other preloaded libraries keep their place. */
@@ -36,6 +36,7 @@ typedef struct loader_decision {
 #define FOR_ASSEMBLY __attribute__((visibility("hidden"), used))
 FOR_ASSEMBLY symbol_function hr__loader_dlsym;
 FOR_ASSEMBLY open_function hr__loader_dlopen;
+FOR_ASSEMBLY int hr__loader_flags; /* of dlopen, without RTLD_DEEPBIND unless Headroom is off */
 FOR_ASSEMBLY void hr__loader_prepare(void);
 FOR_ASSEMBLY loader_decision hr__loader_decide(void *library, const char *name);
 
@@ -56,6 +57,7 @@ void hr__loader_prepare(void)
 	void *symbol = next_versioned("dlsym"), *open = next_versioned("dlopen");
 	if (!symbol || !open) hr__settings_die("the C library has no dlsym or dlopen of a known version; run the program without libheadroom_cuda.so in LD_PRELOAD");
 	memcpy(&hr__loader_dlsym, &symbol, sizeof symbol);
+	hr__loader_flags = hr__settings_get()->on ? ~RTLD_DEEPBIND : ~0;
 	__atomic_thread_fence(__ATOMIC_RELEASE);
 	memcpy(&hr__loader_dlopen, &open, sizeof open);
 }
@@ -107,9 +109,6 @@ HR__EXPORT void *headroom_cuda_driver_symbol(void *library, const char *name)
 	return hr__loader_symbol(library, name);
 }
 
-#define DEEPBIND 8
-_Static_assert(RTLD_DEEPBIND == DEEPBIND, "in the assembly below");
-
 #if defined(__x86_64__)
 __asm__(".text\n"
         ".globl dlsym\n.type dlsym, @function\n"
@@ -140,7 +139,7 @@ __asm__(".text\n"
         "	add $8, %rsp\n	.cfi_adjust_cfa_offset -8\n"
         "	pop %rsi\n	.cfi_adjust_cfa_offset -8\n"
         "	pop %rdi\n	.cfi_adjust_cfa_offset -8\n"
-        "	and $~8, %esi\n"
+        "	and hr__loader_flags(%rip), %esi\n"
         "	jmp *hr__loader_dlopen(%rip)\n"
         "	.cfi_endproc\n"
         ".size dlopen, . - dlopen\n");
@@ -172,7 +171,9 @@ __asm__(".text\n"
         "	bl hr__loader_prepare\n"
         "	ldp x0, x1, [sp, #16]\n"
         "	ldp x29, x30, [sp], #32\n	.cfi_adjust_cfa_offset -32\n	.cfi_restore x29\n	.cfi_restore x30\n"
-        "	and w1, w1, #0xfffffff7\n"
+        "	adrp x16, hr__loader_flags\n"
+        "	ldr w16, [x16, #:lo12:hr__loader_flags]\n"
+        "	and w1, w1, w16\n"
         "	adrp x16, hr__loader_dlopen\n"
         "	ldr x16, [x16, #:lo12:hr__loader_dlopen]\n"
         "	br x16\n"

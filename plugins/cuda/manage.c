@@ -38,19 +38,31 @@ static managed_card cards[HR__CARDS_MAX];
 
 /* ---- cards ---- */
 
+/* A function that frees need and the driver does not have; NULL if it has all. */
+static const char *missing_function(void)
+{
+	return !hr__driver.cuCtxSynchronize ? "cuCtxSynchronize" : !hr__driver.cuCtxPushCurrent_v2 ? "cuCtxPushCurrent" : !hr__driver.cuCtxPopCurrent_v2 ? "cuCtxPopCurrent" : NULL;
+}
+
 static bool open_card(managed_card *card, int index, CUdevice device)
 {
 	char name[40];
 	hr_allocator_options options;
+	if (missing_function()) {
+		hr__settings_say("the memory of CUDA device %d is not managed: the CUDA driver has no %s; it comes from the driver", index, missing_function());
+		return false;
+	}
 	snprintf(name, sizeof name, "GPU:%d", index);
 	bool found = hr_device_find(name, &card->device) == HR_OK && !hr_device_is_emulated(card->device);
 	hr__ledger_set_report(&options, HR__LEDGER_DEVICE);
 	snprintf(name, sizeof name, "GPU:%d_managed", index);
 	options.name = name;
-	if (found && hr_allocator_create(card->device, &options, &card->allocator) == HR_OK) card->primary = hr__cards_primary(device);
+	bool created = found && hr_allocator_create(card->device, &options, &card->allocator) == HR_OK;
+	if (created) card->primary = hr__cards_primary(device);
 	if (card->primary) return true;
 	if (!found) (void)!hr_cuda_check(); /* for its message */
-	hr__settings_say("the memory of CUDA device %d is not managed: %s; it comes from the driver", index, hr_last_message());
+	hr__settings_say("the memory of CUDA device %d is not managed: %s; it comes from the driver", index,
+	                 created ? "the driver does not say which context is its primary one" : hr_last_message());
 	return false;
 }
 
@@ -82,13 +94,6 @@ static managed_card *card_with(hr_allocator allocator)
 
 /* ---- streams ---- */
 
-static bool is_capturing(CUstream stream)
-{
-	CUstreamCaptureStatus status = HR__CU_STREAM_CAPTURE_STATUS_NONE;
-	if (!hr__driver.cuStreamIsCapturing) return false;
-	return hr__driver.cuStreamIsCapturing(stream, &status) != HR__CUDA_SUCCESS || status != HR__CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 static bool import(managed_card *card, CUstream stream, hr_stream *out)
 {
 	unsigned at = 0;
@@ -109,12 +114,21 @@ static bool is_per_thread(const hr__manage_order *order)
 	return order->stream == PER_THREAD_STREAM || (!order->stream && order->per_thread);
 }
 
+/* An error if the stream records a graph, whose memory a block of the allocator is not, or if the driver does not say whether it does. */
+static CUresult check_capture(const hr__manage_order *order)
+{
+	CUstreamCaptureStatus status = HR__CU_STREAM_CAPTURE_STATUS_NONE;
+	if (!order->by_stream || is_per_thread(order) || !hr__driver.cuStreamIsCapturing) return HR__CUDA_SUCCESS;
+	CUresult result = hr__driver.cuStreamIsCapturing(order->stream, &status);
+	return result != HR__CUDA_SUCCESS || status == HR__CU_STREAM_CAPTURE_STATUS_NONE ? result : HR__CUDA_ERROR_INVALID_VALUE;
+}
+
 /* The allocator's stream for [order]; false if it has none. */
 static bool stream_for(managed_card *card, const hr__manage_order *order, hr_stream *out)
 {
 	*out = HR_STREAM_HOST;
 	if (!order->by_stream) return true;
-	if (is_per_thread(order) || is_capturing(order->stream)) return false;
+	if (is_per_thread(order)) return false;
 	*out = HR_STREAM_DEFAULT;
 	return !order->stream || order->stream == LEGACY_STREAM || import(card, order->stream, out);
 }
@@ -159,7 +173,7 @@ bool hr__manage_take(const hr__ledger_request *request, const hr__manage_order *
 	hr_stream stream;
 	hr_status status = HR_OK;
 	managed_card *card = request->bytes ? card_of(request) : NULL;
-	if (!card || !stream_for(card, order, &stream)) return false;
+	if (!card || check_capture(order) != HR__CUDA_SUCCESS || !stream_for(card, order, &stream)) return false;
 	if (take(card, request, stream, &block, &status)) *out = (uintptr_t)block;
 	else if (status != HR_OUT_OF_MEMORY) return false;
 	*result = status == HR_OK ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_OUT_OF_MEMORY;
@@ -170,7 +184,6 @@ bool hr__manage_take(const hr__ledger_request *request, const hr__manage_order *
 static CUresult synchronise(CUcontext context)
 {
 	CUcontext popped;
-	if (!hr__driver.cuCtxSynchronize || !hr__driver.cuCtxPushCurrent_v2 || !hr__driver.cuCtxPopCurrent_v2) return HR__CUDA_ERROR_NOT_INITIALIZED;
 	CUresult result = hr__driver.cuCtxPushCurrent_v2(context);
 	if (result != HR__CUDA_SUCCESS) return result;
 	result = hr__driver.cuCtxSynchronize();
@@ -185,9 +198,9 @@ bool hr__manage_free(CUdeviceptr address, const hr__manage_order *order, CUresul
 	if (!hr__settings_get()->manage || !hr__blocks_find(address, false, &block) || !block.managed) return false;
 	managed_card *card = card_with(block.allocator);
 	if (!card) return false; /* its card was reset */
-	*result = HR__CUDA_SUCCESS;
-	if (order->by_stream && !is_per_thread(order) && is_capturing(order->stream)) *result = HR__CUDA_ERROR_INVALID_VALUE; /* it is not memory of the graph */
-	else if (!stream_for(card, order, &stream) || !order->by_stream) stream = HR_STREAM_HOST, *result = synchronise(block.context);
+	*result = check_capture(order);
+	if (*result != HR__CUDA_SUCCESS) return true;
+	if (!stream_for(card, order, &stream) || !order->by_stream) stream = HR_STREAM_HOST, *result = synchronise(block.context);
 	/* Another thread may free the same block meanwhile: one of them takes it. */
 	if (*result == HR__CUDA_SUCCESS && !hr__blocks_take(address, &block)) *result = HR__CUDA_ERROR_INVALID_VALUE;
 	hr__launches_forget(address);

@@ -34,7 +34,8 @@ static bool obtain(const char *symbol, const char *name, int since, void *member
 	memcpy(member, &found, sizeof found);
 	if (found) return true;
 	fprintf(stderr, "program: %s not found\n", symbol);
-	return getenv("PROGRAM_LACKS") && strcmp(getenv("PROGRAM_LACKS"), name) == 0;
+	const char *lacks = getenv("PROGRAM_LACKS"); /* a name, or "all" */
+	return lacks && (strcmp(lacks, "all") == 0 || strcmp(lacks, name) == 0);
 }
 
 /* "cuStreamDestroy" for "cuStreamDestroy_v2". */
@@ -86,4 +87,15 @@ bool program_obtain(const char *way, program_calls *out)
 	return obtain("fake_cuda_get_live", "", 0, &out->get_live) && obtain("fake_cuda_fail_nth", "", 0, &out->fail_nth) &&
 	       obtain("fake_cuda_calls", "", 0, &out->count_calls) && obtain("fake_cuda_failed", "", 0, &out->failed) &&
 	       obtain("fake_cuda_make_kernel", "", 0, &out->make_kernel) && obtain("fake_cuda_set_capturing", "", 0, &out->set_capturing);
+}
+
+/* For hostile.c, which has a function of the same name: which of the two a library that is opened with RTLD_DEEPBIND calls. */
+int program_which(void)
+{
+	return 2;
+}
+
+int program_ask_which(void)
+{
+	return program_which();
 }

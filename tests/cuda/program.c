@@ -4,7 +4,13 @@
  *
  * WAY is how it obtains the driver's calls (program.h), "link" for a program that is linked to the driver, or "module:WAY" and "deepbind:WAY" for a
  * module that obtains them, loaded by dlopen. Commands are words with numbers, such as alloc:0:1048576 for a block of 1 MiB in slot 0. A call that
- * fails is printed with its result; so are "info", "total" and "stats", which compares Headroom's statistics with what the driver has. */
+ * fails is printed with its result; so are "info", "total" and "stats", which compares Headroom's statistics with what the driver has.
+ *
+ *     PROGRAM_WALK=KIND program WAY COMMAND...
+ *
+ * runs the commands once for each call that can be made to fail, in a child process each, and prints a line for each child: what it printed, with the name of
+ * the call and what it said on the standard error. The last line is that of the first child in which no call failed. KIND is "driver" for calls of the
+ * driver, "system" for those of the system by libheadroom, "memory" for malloc and calloc by libheadroom_cuda; followed by "-on", the later calls fail too. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -378,11 +384,9 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	exit(2);
 }
 
-int main(int count, char **arguments)
+static int run_all(int count, char **arguments)
 {
-	setvbuf(stdout, NULL, _IOLBF, 0);
-	if (count < 2 || !obtain(arguments[1])) return 1;
-	for (int i = 2; i < count; i++) {
+	for (int i = 0; i < count; i++) {
 		char word[32] = "";
 		int slot = 0;
 		size_t bytes = 0;
@@ -392,4 +396,106 @@ int main(int count, char **arguments)
 	}
 	puts("end");
 	return 0;
+}
+
+/* ---- every call failing ---- */
+
+#define WALK_MAX 2000
+#define OUTPUT_BYTES 65536
+
+typedef struct fault_kind {
+	bool of_driver, forever;
+	void (*install)(void);
+	void (*fail_nth)(uint64_t nth, bool forever);
+	uint64_t (*failures)(void);
+} fault_kind;
+
+/* The module of tests/cuda/faults.c is beside the program. */
+static bool load_faults(const char *kind, fault_kind *out)
+{
+	char path[4096], name[64];
+	const char *parts[] = { "install", "fail_nth", "failures" };
+	void *members[] = { &out->install, &out->fail_nth, &out->failures };
+	ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+	if (length <= 0) return false;
+	path[length] = 0;
+	strcpy(strrchr(path, '/') + 1, "cuda_faults.so");
+	void *module = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+	for (size_t i = 0; module && i < 3; i++) {
+		snprintf(name, sizeof name, "%.6s_%s", kind, parts[i]);
+		void *found = dlsym(module, name);
+		memcpy(members[i], &found, sizeof found);
+		if (!found) return false;
+	}
+	return module != NULL;
+}
+
+static bool choose_faults(const char *kind, fault_kind *out)
+{
+	*out = (fault_kind){ .of_driver = strncmp(kind, "driver", 6) == 0, .forever = strstr(kind, "-on") != NULL };
+	return out->of_driver || load_faults(kind, out);
+}
+
+/* In the child. Whether a call failed is on the last line. */
+static void run_with_fault(const fault_kind *kind, uint64_t nth, int count, char **arguments)
+{
+	if (kind->of_driver) {
+		cu.fail_nth(nth, (CUresult)999);
+	} else {
+		kind->install();
+		kind->fail_nth(nth, kind->forever);
+	}
+	run_all(count, arguments);
+	uint64_t failed = kind->of_driver ? cu.failed()[0] != 0 : kind->failures();
+	printf("failed %s\n", !failed ? "none" : kind->of_driver ? cu.failed() : "a call");
+	fflush(stdout);
+	if (kind->of_driver) cu.fail_nth(0, HR__CUDA_SUCCESS);
+	else kind->fail_nth(0, false);
+}
+
+/* Runs the child; its output in one line. */
+static void run_child(const fault_kind *kind, uint64_t nth, int count, char **arguments, char output[OUTPUT_BYTES])
+{
+	int ends[2], status;
+	size_t used = 0;
+	if (pipe(ends) != 0) abort();
+	fflush(NULL);
+	pid_t child = fork();
+	if (child == 0) {
+		dup2(ends[1], STDOUT_FILENO);
+		dup2(ends[1], STDERR_FILENO);
+		close(ends[0]);
+		close(ends[1]);
+		alarm(60);
+		run_with_fault(kind, nth, count, arguments);
+		exit(0);
+	}
+	close(ends[1]);
+	for (ssize_t got; (got = read(ends[0], output + used, OUTPUT_BYTES - 64 - used)) > 0;) used += (size_t)got;
+	close(ends[0]);
+	waitpid(child, &status, 0);
+	for (size_t i = 0; i < used; i++)
+		if (output[i] == '\n') output[i] = '|';
+	snprintf(output + used, 64, "status %d", status);
+}
+
+static int walk(const char *name, int count, char **arguments)
+{
+	static char output[OUTPUT_BYTES];
+	fault_kind kind;
+	if (!choose_faults(name, &kind)) return 2;
+	for (uint64_t nth = 1; nth < WALK_MAX; nth++) {
+		run_child(&kind, nth, count, arguments, output);
+		puts(output);
+		if (strstr(output, "failed none")) return 0;
+	}
+	return 3;
+}
+
+int main(int count, char **arguments)
+{
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (count < 2 || !obtain(arguments[1])) return 1;
+	const char *kind = getenv("PROGRAM_WALK");
+	return kind ? walk(kind, count - 2, arguments + 2) : run_all(count - 2, arguments + 2);
 }

@@ -37,4 +37,7 @@ typedef struct program_calls {
  * False, with a line on the standard error, if a call was not found. */
 bool program_obtain(const char *way, program_calls *out);
 
+int program_which(void);
+int program_ask_which(void);
+
 #endif

@@ -16,6 +16,7 @@
 #define CONTEXT_BYTES (UINT64_C(4) << 20)
 #define PAGE 4096u
 #define END_STATUS 99
+#define SPARE_BUCKETS 4096 /* a power of two */
 #define EVENT_BUCKETS 1024 /* tests create thousands of events, whose records are all kept */
 
 #define LEGACY_STREAM ((CUstream)1)

@@ -28,7 +28,8 @@ pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static bool initialised;
 card_state cards[MAX_CARDS];
 static struct CUctx_st foreign = { .card = 0, .retained = 1 };
-static extent *extents;
+static extent *extents; /* of handles */
+static extent *spare[SPARE_BUCKETS]; /* of plain memory that was freed, by size: made into memory of that size again */
 static reservation *reservations;
 mapping *mappings;
 static registered *pinned;
@@ -73,6 +74,18 @@ __attribute__((noreturn)) static void die(const char *why, uint64_t address)
 }
 
 /* ---- begin and end of every call ---- */
+
+/* In the child of a fork: another thread of the parent may have held the lock. */
+static void unlock_after_fork(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	pthread_cond_init(&changed, NULL);
+}
+
+__attribute__((constructor)) static void at_load(void)
+{
+	pthread_atfork(NULL, NULL, unlock_after_fork);
+}
 
 /* Acquires the lock; false if the call must fail. */
 bool begin(const char *name, CUresult *result)
@@ -310,24 +323,44 @@ CUresult cuMemGetAllocationGranularity(size_t *out, const CUmemAllocationProp *o
 	return end(result);
 }
 
-/* An extent of the card's file: a released one of the same size if there is one, else a new one. */
-static extent *make_extent(int card, uint64_t size, bool of_host)
+/* Part of the card's file that is not used yet. */
+static uint64_t extend_file(int card, uint64_t size)
 {
-	extent *made = extents;
-	while (made && !(made->gone && made->released && made->size == size && made->card == card)) made = made->next;
-	extent *fresh = zeroed(sizeof *fresh);
-	*fresh = (extent){ .size = size, .references = 1, .card = card, .of_host = of_host, .next = extents };
-	if (made) {
-		fresh->offset = made->offset;
-		made->size = 0; /* the record stays, so that its handle is known to be invalid */
-	} else {
-		fresh->offset = cards[card].made;
-		cards[card].made += (size + PAGE - 1) / PAGE * PAGE;
-		if (cards[card].made > SPAN) abort();
-	}
+	uint64_t offset = cards[card].made;
+	cards[card].made += (size + PAGE - 1) / PAGE * PAGE;
+	if (cards[card].made > SPAN) abort();
+	return offset;
+}
+
+/* In the place of a released handle of the same size if there is one, whose record stays, so that it is known to be invalid. */
+static extent *make_handle(int card, uint64_t size, bool of_host)
+{
+	extent *before = extents, *made = zeroed(sizeof *made);
+	while (before && !(before->gone && before->released && before->size == size && before->card == card)) before = before->next;
+	*made = (extent){ .size = size, .references = 1, .card = card, .is_handle = true, .of_host = of_host, .next = extents };
+	made->offset = before ? before->offset : extend_file(card, size);
+	if (before) before->size = 0;
 	if (!of_host) cards[card].used += size;
-	extents = fresh;
-	return fresh;
+	extents = made;
+	return made;
+}
+
+static extent **spare_of(uint64_t size)
+{
+	return &spare[size * UINT64_C(0x9E3779B97F4A7C15) >> 32 & (SPARE_BUCKETS - 1)];
+}
+
+static extent *make_plain(int card, uint64_t size)
+{
+	extent **link = spare_of(size), *made;
+	while (*link && !((*link)->size == size && (*link)->card == card)) link = &(*link)->next;
+	made = *link;
+	uint64_t offset = made ? made->offset : extend_file(card, size);
+	if (made) *link = made->next;
+	else made = zeroed(sizeof *made);
+	*made = (extent){ .offset = offset, .size = size, .references = 1, .card = card, .released = true };
+	cards[card].used += size;
+	return made;
 }
 
 static void drop_extent(extent *of)
@@ -337,6 +370,9 @@ static void drop_extent(extent *of)
 	if (!of->of_host) cards[of->card].used -= of->size;
 	fallocate(cards[of->card].file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)of->offset,
 	          (off_t)((of->size + PAGE - 1) / PAGE * PAGE));
+	if (of->is_handle) return;
+	of->next = *spare_of(of->size);
+	*spare_of(of->size) = of;
 }
 
 static extent *extent_of(CUmemGenericAllocationHandle handle)
@@ -356,9 +392,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmem
 	VALID((of_host || of->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE) && !of->win32HandleMetaData);
 	REQUIRE(of->location.id == (of_host ? 0 : context->card), HR__CUDA_ERROR_INVALID_DEVICE);
 	REQUIRE(of_host || size <= free_of(context->card), HR__CUDA_ERROR_OUT_OF_MEMORY);
-	extent *made = make_extent(context->card, size, of_host);
-	made->is_handle = true;
-	*out = (uintptr_t)made;
+	*out = (uintptr_t)make_handle(context->card, size, of_host);
 	return end(result);
 }
 
@@ -377,8 +411,10 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 
 static uint64_t map_nothing(uint64_t size, uint64_t alignment)
 {
+	if (alignment <= PAGE) alignment = 0; /* so that ranges lie side by side: a process can have 65,530 apart */
 	char *block = mmap(NULL, size + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (block == MAP_FAILED) return 0;
+	if (!alignment) return (uintptr_t)block;
 	char *aligned = (char *)(((uintptr_t)block + alignment - 1) / alignment * alignment);
 	if (aligned > block) munmap(block, (size_t)(aligned - block));
 	munmap(aligned + size, alignment - (size_t)(aligned - block));
@@ -529,8 +565,7 @@ CUresult map_plain(CUcontext context, CUdeviceptr *out, size_t size)
 	if (!base) return HR__CUDA_ERROR_OUT_OF_MEMORY;
 	mapping *made = zeroed(sizeof *made);
 	*made = (mapping){ .base = base, .size = size, .accessible = true, .plain = true, .context = context, .next = mappings };
-	made->memory = make_extent(context->card, size, false);
-	made->memory->released = true;
+	made->memory = make_plain(context->card, size);
 	mappings = made;
 	show(made);
 	*out = base;
@@ -539,9 +574,12 @@ CUresult map_plain(CUcontext context, CUdeviceptr *out, size_t size)
 
 void unmap_plain(mapping *freed)
 {
-	uint64_t base = freed->base, size = freed->size;
-	remove_mappings(base, 1);
-	munmap((void *)(uintptr_t)base, (size + PAGE - 1) / PAGE * PAGE);
+	mapping **link = &mappings;
+	while (*link != freed) link = &(*link)->next;
+	*link = freed->next;
+	munmap((void *)(uintptr_t)freed->base, (freed->size + PAGE - 1) / PAGE * PAGE);
+	drop_extent(freed->memory);
+	free(freed);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)

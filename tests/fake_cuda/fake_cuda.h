@@ -17,6 +17,8 @@
  *   FAKE_CUDA_VERSION        of CUDA, such as 13000, the default; cuGetProcAddress has no function that is newer
  *   FAKE_CUDA_LACKS          a name that cuGetProcAddress does not find
  *   FAKE_CUDA_KERNELS        set: the process can access device addresses, so that kernels run in it
+ *   FAKE_CUDA_SYMBOLS        set: cuGetProcAddress finds symbols too, such as cuMemAlloc_v2
+ *   FAKE_CUDA_LATER          set: from CUDA 14 on cuMemAlloc has a third parameter, which must be 7
  *   FAKE_CUDA_CHECK          set: a process that exits with something left in the driver exits with status 99 */
 #ifndef HR_TESTS_FAKE_CUDA_H
 #define HR_TESTS_FAKE_CUDA_H

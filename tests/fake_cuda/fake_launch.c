@@ -76,15 +76,6 @@ static CUresult get_name(const char **out, CUfunction kernel)
 	return HR__CUDA_SUCCESS;
 }
 
-static CUresult get_parameter(CUfunction kernel, size_t index, size_t *offset, size_t *size)
-{
-	if (!kernel) return HR__CUDA_ERROR_INVALID_HANDLE;
-	if (index >= kernel->count) return HR__CUDA_ERROR_INVALID_VALUE;
-	*offset = offset_of(kernel, index);
-	*size = kernel->sizes[index];
-	return HR__CUDA_SUCCESS;
-}
-
 CUresult cuFuncGetName(const char **out, CUfunction function)
 {
 	BEGIN(cuFuncGetName);
@@ -95,6 +86,16 @@ CUresult cuKernelGetName(const char **out, CUkernel kernel)
 {
 	BEGIN(cuKernelGetName);
 	return end(get_name(out, kernel_of(kernel, true)));
+}
+
+#ifndef FAKE_CUDA_OLD
+static CUresult get_parameter(CUfunction kernel, size_t index, size_t *offset, size_t *size)
+{
+	if (!kernel) return HR__CUDA_ERROR_INVALID_HANDLE;
+	if (index >= kernel->count) return HR__CUDA_ERROR_INVALID_VALUE;
+	*offset = offset_of(kernel, index);
+	*size = kernel->sizes[index];
+	return HR__CUDA_SUCCESS;
 }
 
 CUresult cuFuncGetParamInfo(CUfunction function, size_t index, size_t *offset, size_t *size)
@@ -108,6 +109,7 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, size_t index, size_t *offset, siz
 	BEGIN(cuKernelGetParamInfo);
 	return end(get_parameter(kernel_of(kernel, true), index, offset, size));
 }
+#endif
 
 /* The library is not looked at: the kernels are gone. */
 CUresult cuLibraryUnload(CUlibrary library)

@@ -12,6 +12,11 @@ HR__MADE_CALLS(PROTOTYPE)
 HR__CUDA_CALLS(PROTOTYPE)
 FAKE_CUDA_CALLS(PROTOTYPE)
 #undef PROTOTYPE
+#ifdef FAKE_CUDA_OLD
+#pragma weak cuMemAddressReserve
+#pragma weak cuFuncGetParamInfo
+#pragma weak cuKernelGetParamInfo
+#endif
 
 /* ---- devices and contexts ---- */
 
@@ -269,16 +274,22 @@ STREAM_ORDERED(_ptsz, true)
 
 /* ---- cuGetProcAddress ---- */
 
+/* A signature that a later driver might have. */
+static CUresult alloc_later(CUdeviceptr *out, size_t size, int seven)
+{
+	return seven == 7 ? cuMemAlloc_v2(out, size) : HR__CUDA_ERROR_INVALID_VALUE;
+}
+
 typedef struct found_call {
-	const char *name;
+	const char *symbol, *name;
 	int since;
 	void *function, *per_thread; /* per_thread NULL: the same */
 } found_call;
 
 #define POINTER(function) (void *)(uintptr_t)(function)
-#define ROW(symbol, asked, first, parameters) { #asked, first, POINTER(symbol), NULL },
-#define ROWS(symbol, asked, first, parameters) { #asked, first, POINTER(symbol), POINTER(symbol##_ptsz) },
-#define ROW_SINCE_2000(symbol, parameters) { #symbol, 2000, POINTER(symbol), NULL },
+#define ROW(symbol, asked, first, parameters) { #symbol, #asked, first, POINTER(symbol), NULL },
+#define ROWS(symbol, asked, first, parameters) { #symbol, #asked, first, POINTER(symbol), POINTER(symbol##_ptsz) },
+#define ROW_SINCE_2000(symbol, parameters) { #symbol, #symbol, 2000, POINTER(symbol), NULL },
 
 /* "cuStreamDestroy" for "cuStreamDestroy_v2". */
 static bool is_named(const char *symbol, const char *name)
@@ -297,27 +308,27 @@ static CUresult find(const char *name, void **out, int version, unsigned long lo
 		HR__ANSWERED_STREAM(ROWS)
 #endif
 	};
-	static const found_call others[] = { HR__MADE_CALLS(ROW_SINCE_2000) FAKE_CUDA_CALLS(ROW_SINCE_2000)
-#ifndef FAKE_CUDA_OLD
-	                                         HR__CUDA_CALLS(ROW_SINCE_2000)
-#endif
-	};
+	static const found_call others[] = { HR__MADE_CALLS(ROW_SINCE_2000) FAKE_CUDA_CALLS(ROW_SINCE_2000) HR__CUDA_CALLS(ROW_SINCE_2000) };
 	const char *lacks = getenv("FAKE_CUDA_LACKS");
 	const found_call *best = NULL;
-	bool known = false;
+	bool known = false, symbols = getenv("FAKE_CUDA_SYMBOLS") != NULL;
 	*why = 0;
 	for (size_t i = 0; i < sizeof versioned / sizeof *versioned; i++) {
 		const found_call *at = &versioned[i];
-		if (strcmp(at->name, name) != 0) continue;
+		if (strcmp(at->name, name) != 0 && !(symbols && strcmp(at->symbol, name) == 0)) continue;
 		known = true;
 		if (at->since <= version && (!best || at->since > best->since)) best = at;
 	}
 	for (size_t i = 0; i < sizeof others / sizeof *others && !known; i++)
-		if (is_named(others[i].name, name)) best = &others[i];
+		if (others[i].function && is_named(others[i].name, name)) best = &others[i];
 	if (lacks && strcmp(lacks, name) == 0) best = NULL, known = false;
 	if (!best) {
 		*why = known ? VERSION_NOT_SUFFICIENT : NOT_FOUND;
 		return HR__CUDA_ERROR_NOT_FOUND;
+	}
+	if (version >= 14000 && getenv("FAKE_CUDA_LATER") && strcmp(name, "cuMemAlloc") == 0) {
+		*out = POINTER(alloc_later);
+		return HR__CUDA_SUCCESS;
 	}
 	*out = (flags & HR__CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) && best->per_thread ? best->per_thread : best->function;
 	return HR__CUDA_SUCCESS;
