@@ -5,13 +5,13 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?=
 
 .DEFAULT_GOAL := all
-.PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize op-table examples install uninstall format clean
+.PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize op-table examples install uninstall dist package-test format clean
 
 all: build/.setup-build ## the library and the command, at build/headroom
 	@. tools/lib.sh && configure build "" && build build product
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 demo: all ## the whole story in a minute: train, run out of memory, read why, train anyway, look at the pictures
 	@build/headroom demo --out build/demo
@@ -50,6 +50,12 @@ install: all ## to PREFIX (/usr/local); DESTDIR is put in front
 		/usr|/usr/local) ldconfig 2>/dev/null || true ;; \
 		*) echo "programs find the library there with LD_LIBRARY_PATH=$(PREFIX)/lib, or when they are linked with -Wl,-rpath,$(PREFIX)/lib" ;; esac
 
+dist: ## the source archive of the last commit, at dist/; the same commit gives the same bytes
+	@packaging/dist.py dist
+
+package-test: build/.setup-package ## packages: wheel, Debian packages, SBOM; then clang, and arm64 under emulation
+	@packaging/test.sh
+
 uninstall: all ## remove from PREFIX what install puts there
 	@tools/uninstall.sh build "$(PREFIX)"
 
@@ -57,7 +63,7 @@ format: ## clang-format on all C files
 	@tools/check-format.sh --fix
 
 clean: ## remove what was built
-	rm -rf build build-asan build-tsan build-fuzz build-gpu build-python
+	rm -rf build build-asan build-tsan build-fuzz build-gpu build-python build-clang build-arm64 dist
 
 # Looks for what a level of tools/setup.sh needs, once.
 build/.setup-%: tools/setup.sh

@@ -2,11 +2,12 @@
 # Installs missing packages. Needs no rights if nothing is missing.
 #   tools/setup.sh build   to compile: cmake, a C compiler; zlib and jansson if available
 #   tools/setup.sh test    to run `make test`: the same, clang with its sanitizers, python3, pkg-config, libzstd; XProf, PyTorch and Chromium if available
+#   tools/setup.sh package to run `make package-test`: Debian's packaging tools, a compiler and an emulator for arm64, if available
 #   tools/setup.sh bench   for `make bench`: mimalloc and PyTorch, for comparison, if available
 # Needs apt-get (Debian, Ubuntu), as root or through sudo. Without it, or without a network, optional packages are left out and
 # required ones are listed.
 set -euo pipefail
-level=${1:?usage: tools/setup.sh build|test|bench}
+level=${1:?usage: tools/setup.sh build|test|package|bench}
 
 needed=() wished=()
 have() { command -v "$1" >/dev/null 2>&1; }
@@ -73,6 +74,22 @@ missing() {
 		fi
 		have llvm-symbolizer || wished+=(llvm) # names instead of addresses in sanitizer reports
 		have chromium || have chromium-browser || have google-chrome || wished+=(chromium) ;; # opens the HTML page of a profile; without it that test is skipped
+	package)
+		wish_header zlib.h zlib1g-dev
+		wish_header jansson.h libjansson-dev
+		need python3 python3
+		python3 -c 'import ensurepip, venv' 2>/dev/null || wished+=(python3-venv) # for the wheel and the site
+		have dpkg-buildpackage || wished+=(dpkg-dev)
+		have dh || wished+=(debhelper)
+		have dh_python3 || wished+=(dh-python)
+		have fakeroot || wished+=(fakeroot)
+		have lintian || wished+=(lintian)
+		have mmdebstrap || wished+=(mmdebstrap) # a bare root to install the packages in
+		have pkg-config || wished+=(pkg-config)
+		have clang || wished+=(clang)
+		have g++ || wished+=(g++)
+		have aarch64-linux-gnu-gcc || wished+=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
+		have qemu-aarch64 || wished+=(qemu-user) ;;
 	bench)
 		wish_header mimalloc.h libmimalloc-dev
 		python3 -c 'import torch' 2>/dev/null || wished+=(python3-torch libopenblas0-openmp) ;;

@@ -1,7 +1,7 @@
 /* cuda_library.c - finds libheadroom_cuda.so, which belongs to this command, and preloads it.
  *
  *     DIR                    the build folder
- *     DIR/../LIBDIR          installed; LIBDIR as configured, lib or lib64
+ *     DIR/../LIBDIR/headroom installed; LIBDIR as configured, lib or lib64
  *     PACKAGE/lib            installed with pip */
 #include "live/cuda_library.h"
 
@@ -33,7 +33,7 @@ static bool is_in(const char *folder, const char *inside, char out[PATH_MAX])
 
 static bool find(char out[PATH_MAX])
 {
-	static const char *const places[] = { "", "../" HR__LIBRARY_FOLDER "/", "../lib/", "../lib64/" };
+	static const char *const places[] = { "", "../" HR__LIBRARY_FOLDER "/headroom/", "../lib/headroom/", "../lib64/headroom/" };
 	char own[PATH_MAX], hook[PATH_MAX];
 	bool known = hr__own_folder(own);
 	for (size_t i = 0; known && i < sizeof places / sizeof *places; i++)

@@ -209,6 +209,8 @@ void hr__heavy_barrier(void)
 
 /* ---- ticks ---- */
 
+#if defined(__x86_64__)
+
 #define RATE_NS 5000000u /* duration of the measurement; a reading is off by some 20 ns, so the rate by a few millionths */
 #define RATE_READINGS 8u
 
@@ -233,6 +235,8 @@ static struct clock_reading read_both(void)
 	}
 	return best;
 }
+
+#endif
 
 static double measure_rate(void)
 {

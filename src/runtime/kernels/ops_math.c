@@ -114,19 +114,18 @@ INLINE float gelu_slope(float x)
 		name##_wide arguments;                                                               \
 		return true;                                                                         \
 	}
+#define TRY_WIDER(name, arguments) \
+	if (name##_has_wide arguments) return
 #else
-#define WIDER(name, parameters, arguments, expression) \
-	static bool name##_has_wide parameters             \
-	{                                                  \
-		return false;                                  \
-	}
+#define WIDER(name, parameters, arguments, expression)
+#define TRY_WIDER(name, arguments) (void)0
 #endif
 
 #define LOOP(name, parameters, arguments, expression)                            \
 	WIDER(name, parameters, arguments, expression)                               \
 	void name parameters                                                         \
 	{                                                                            \
-		if (name##_has_wide arguments) return;                                   \
+		TRY_WIDER(name, arguments);                                              \
 		HR__INDEPENDENT for (int64_t i = 0; i < count; i++) out[i] = expression; \
 	}
 

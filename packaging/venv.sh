@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Prints the folder of a virtual environment with the packages of a requirements file, and makes it if it is not there. It is kept in the user's
+# cache, under a name that depends on the file. Without a network it prints the reason and fails with status 3: what needs it is skipped.
+#   packaging/venv.sh <requirements file>
+set -uo pipefail
+requirements=$1
+name=$(basename "$requirements" .txt)-$(sha256sum "$requirements" | cut -c1-12)
+folder=${XDG_CACHE_HOME:-$HOME/.cache}/headroom/$name
+without() { rm -rf "$folder"; echo "$1" >&2; exit 3; }
+
+mkdir -p "$(dirname "$folder")"
+exec 9>"$folder.lock" # another checkout may be making it
+flock 9
+if [ ! -e "$folder/.done" ] || ! "$folder/bin/python" -c '' 2>/dev/null; then
+	rm -rf "$folder"
+	log=$(mktemp)
+	trap 'rm -f "$log"' EXIT
+	python3 -m venv "$folder" >"$log" 2>&1 || without "python3 -m venv fails (on Debian: apt-get install python3-venv)"
+	timeout --foreground 600 "$folder/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 -r "$requirements" >"$log" 2>&1 ||
+		without "pip cannot install $requirements: $(tail -n 1 "$log")"
+	touch "$folder/.done"
+fi
+echo "$folder"
