@@ -286,6 +286,10 @@ HR_API hr_status hr_checkpoint_end(void);
 
 /* Creates a graph. At most 256 exist at a time (HR_TOO_MANY); those that functions build do not count. */
 HR_API HR_CHECK_RESULT hr_status hr_graph_create(hr_graph *out);
+/* Creates a graph for code that is traced, as hr_function_call does: variables that are created while the graph is built belong to
+ * [session] and are initialised at once. The thread that builds it must be in that session. At most 512 such graphs exist at a time,
+ * those that functions build included (HR_TOO_MANY). HR_INVALID_HANDLE: no such session. */
+HR_API HR_CHECK_RESULT hr_status hr_graph_create_in_session(hr_session session, hr_graph *out);
 /* Destroys the graph. Handles of its values are invalid from then on. HR_IN_USE while a thread builds or runs the graph. */
 HR_API hr_status hr_graph_destroy(hr_graph graph);
 
@@ -453,6 +457,13 @@ HR_API hr_status hr_variable_scope_pop(void);
  *                      told apart. This also holds for variables that an optimizer creates
  * HR_OUT_OF_MEMORY */
 HR_API hr_variable hr_get_variable(const char *name, hr_dtype dtype, const int64_t *dims, int rank, hr_initializer initializer);
+
+/* Destroys a variable of a session: frees its contents and the state that optimizers keep for it. Values that were read from it keep
+ * what they hold. Its name is free again. A graph that uses the variable fails with HR_INVALID_HANDLE when it runs.
+ *
+ * HR_UNSUPPORTED     the variable belongs to a graph, and is destroyed with it
+ * HR_INVALID_HANDLE  it was destroyed, or its session was */
+HR_API HR_CHECK_RESULT hr_status hr_variable_destroy(hr_variable variable);
 
 /* In a graph: a value to fetch, which initialises all variables that the graph has at the time of the run. Fetched, it is an
  * int32 scalar, their number. Outside: initialises the variables of the session that have no contents yet, and returns HR_DONE. */

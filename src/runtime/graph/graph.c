@@ -29,6 +29,13 @@ hr_status hr_graph_create(hr_graph *out)
 	return hr__graph_create(NULL, out);
 }
 
+hr_status hr_graph_create_in_session(hr_session handle, hr_graph *out)
+{
+	hr_status status;
+	const hr__session *session = hr__session_of(handle, &status);
+	return session ? hr__graph_create(session, out) : status;
+}
+
 /* Call with the lock. False: no free slot in [slot, end). */
 static bool enlist(hr__graph *graph, uint32_t slot, uint32_t end)
 {

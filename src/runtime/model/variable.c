@@ -428,6 +428,52 @@ void hr__variables_drop(hr__session *session, uint64_t graph)
 	session->content_count = 0;
 }
 
+/* Ends a variable of a session, if it is still the one with that id. */
+static void end(hr__session *session, uint32_t number, uint64_t id)
+{
+	hr__lock_take(&hr__runtime_lock);
+	bool there = at(number)->id == id;
+	hr__buffer *buffer = there ? take_content(session, number) : NULL;
+	if (there) *at(number) = (hr__variable){ .id = 0 };
+	hr__lock_release(&hr__runtime_lock);
+	hr__buffer_release(buffer);
+}
+
+/* Whether [each] is optimizer state of the variable: "<variable>/<optimizer>/m". */
+static bool is_state_of(const hr__variable *each, const hr__variable *variable)
+{
+	const char *name = hr_name_text(variable->name), *longer = hr_name_text(each->name);
+	size_t length = strlen(name);
+	return each->id && !each->trainable && each->session == variable->session && !strncmp(longer, name, length) && longer[length] == '/';
+}
+
+static void end_with_state(hr__session *session, const hr__variable *variable)
+{
+	for (uint32_t number = 0;; number++) {
+		hr__lock_take(&hr__runtime_lock);
+		bool more = number < table.count;
+		hr__variable each = more ? *at(number) : (hr__variable){ .id = 0 };
+		hr__lock_release(&hr__runtime_lock);
+		if (!more) break;
+		if (each.id && (each.id == variable->id || is_state_of(&each, variable))) end(session, number, each.id);
+	}
+}
+
+hr_status hr_variable_destroy(hr_variable handle)
+{
+	hr__variable variable;
+	hr_status status = hr__variable_get(handle.id, &variable);
+	if (status) return status;
+	if (variable.graph)
+		return hr__fail(HR_UNSUPPORTED, "variable \"%s\" belongs to a graph, and is destroyed with it (hr_graph_destroy)", hr_name_text(variable.name));
+	hr__session *session = hr__session_of((hr_session){ variable.session }, &status);
+	if (!session) return status;
+	hr__os()->monitor_enter(session->turn);
+	end_with_state(session, &variable);
+	hr__os()->monitor_leave(session->turn);
+	return HR_OK;
+}
+
 void hr__variables_free(void)
 {
 	for (uint32_t i = 0; i < table.count / BLOCK; i++) hr__os()->free(table.blocks[i], BLOCK * sizeof(hr__variable));
