@@ -515,6 +515,10 @@ HR_API hr_value hr_apply_gradients(const hr_optimizer *optimizer, const hr_varia
 /* hr_variable_gradients of [loss], then hr_apply_gradients. Consumes a temporary [loss]. */
 HR_API hr_value hr_minimize(const hr_optimizer *optimizer, hr_value loss, const hr_variable *variables, size_t count);
 
+/* Frees the state that the optimizers of that name keep in [session], outside of graphs: the next update begins anew. For programs that
+ * give each optimizer a name, and end it before the session. HR_INVALID_HANDLE: no such session. HR_INVALID_ARGUMENT: no name. */
+HR_API HR_CHECK_RESULT hr_status hr_optimizer_free_state(hr_session session, const char *name);
+
 /* ---- layers: ops with variables, named "<name>/w" and the like, in the current variable scope ---- */
 
 typedef enum hr_activation { HR_LINEAR = 0, HR_RELU, HR_GELU, HR_TANH } hr_activation;

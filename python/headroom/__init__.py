@@ -18,21 +18,36 @@ from .sizes import format_size, parse_size
 
 __version__ = _library.library.hr_version().decode()
 
-# The module of each name that is loaded when it is first used; "" = it is a module itself.
-_LAZY = {
-    "config": "", "cupy": "", "experimental": "", "sizes": "", "torch": "",
+# The modules, and the modules of the names, that are loaded when they are first used.
+_MODULES = "compat config cupy experimental keras math nn profiler random sizes torch".split()
+_NAMES = {
+    "_runtime.context": "device executing_eagerly init_scope name_scope",
+    "_runtime.dtypes": "DType as_dtype bfloat16 float32 float64 int32 int64 uint8",
+    "_runtime.function": "function",
+    "_runtime.graph": "Graph Operation placeholder",
+    "_runtime.ops": """abs add add_n broadcast_to cast concat constant convert_to_tensor divide exp expand_dims eye fill gather group identity matmul maximum
+        minimum multiply negative no_op one_hot ones ones_like pow range reduce_max reduce_mean reduce_min reduce_sum reshape scale sigmoid slice sqrt square
+        squeeze stack stop_gradient subtract tanh transpose zeros zeros_like""",
+    "_runtime.session": "RunMetadata RunOptions Session extract_allocation_log",
+    "_runtime.tape": "GradientTape recompute recompute_grad",
+    "_runtime.tensor": "Tensor TensorShape",
+    "_runtime.variable": "Variable get_variable global_variables_initializer variable_scope",
 }
+_LAZY = {_name: "" for _name in _MODULES}
+_LAZY.update({_name: _module for _module, _names in _NAMES.items() for _name in _names.split()})
+_LAZY["bool"] = "_runtime.dtypes"
 
 __all__ = ["Error", "FileError", "InUse", "InvalidArgument", "LibraryNotFound", "NoSuchDevice", "OutOfMemory", "device_stats", "device_summary", "errors",
            "format_size", "memory_info", "parse_size", "reset_stats", "start_trace", "stop_trace", "trace"]
-__all__ += [_name for _name in _LAZY if _name not in ("cupy", "torch")]    # those two need packages of others
+# Not in *: those that need packages of others, and those that would hide Python's own.
+__all__ += [_name for _name in _LAZY if _name not in "abs bool cupy math pow profiler random range slice torch".split()]
 
 
 def __getattr__(name):
     if name not in _LAZY:
         raise AttributeError(f"headroom has no {name!r}")
     module = _importlib.import_module(f".{_LAZY[name] or name}", __name__)
-    value = getattr(module, name) if _LAZY[name] else module
+    value = getattr(module, "bool_" if name == "bool" else name) if _LAZY[name] else module
     globals()[name] = value
     return value
 

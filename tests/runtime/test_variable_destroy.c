@@ -43,6 +43,34 @@ static void test_the_state_of_optimizers_ends_with_the_variable(void)
 	close_session();
 }
 
+static void test_an_optimizer_can_end_before_its_variables(void)
+{
+	hr_optimizer adam, other;
+	open_session(0);
+	hr_optimizer_init(&adam, HR_ADAM);
+	hr_optimizer_init(&other, HR_MOMENTUM);
+	other.name = "my/adam"; /* its state ends like that of "adam" */
+	hr_variable w = make("w", 1), step = hr_get_variable("step", HR_DTYPE_INT64, HR_SCALAR, HR_ZEROS);
+	int64_t before = stats_of().bytes_in_use, each = 256 * 256 * 4;
+	const hr_optimizer *both[] = { &adam, &other };
+	for (int i = 0; i < 2; i++) {
+		hr_value gradient = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), 1);
+		CHECK(hr_apply_gradients(both[i], &w, &gradient, 1).id);
+	}
+	CHECK_GE(stats_of().bytes_in_use, before + 3 * each);
+	CHECK_STATUS(HR_OK, hr_optimizer_free_state(session, "ada"));
+	CHECK_STATUS(HR_OK, hr_optimizer_free_state(session, "my/adam"));
+	CHECK_GE(stats_of().bytes_in_use, before + 2 * each);
+	CHECK_STATUS(HR_OK, hr_optimizer_free_state(session, "adam"));
+	CHECK_EQ(stats_of().bytes_in_use, before);
+	int64_t number = 1;
+	CHECK_STATUS(HR_OK, hr_value_fetch(hr_variable_read(step), &number, sizeof number)); /* a variable of the program, whatever its name */
+	CHECK_EQ(number, 0);
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_optimizer_free_state(session, ""));
+	CHECK_STATUS(HR_INVALID_HANDLE, hr_optimizer_free_state((hr_session){ 0 }, "adam"));
+	close_session();
+}
+
 static void test_variables_of_graphs_go_with_them(void)
 {
 	hr_graph graph;
@@ -78,5 +106,5 @@ static void test_a_graph_in_a_session_uses_the_variables_of_the_session(void)
 	close_session();
 }
 
-TEST_MAIN(T(test_memory_and_name_are_free_again), T(test_the_state_of_optimizers_ends_with_the_variable), T(test_variables_of_graphs_go_with_them),
+TEST_MAIN(T(test_memory_and_name_are_free_again), T(test_the_state_of_optimizers_ends_with_the_variable), T(test_an_optimizer_can_end_before_its_variables), T(test_variables_of_graphs_go_with_them),
           T(test_a_graph_in_a_session_uses_the_variables_of_the_session))

@@ -439,15 +439,32 @@ static void end(hr__session *session, uint32_t number, uint64_t id)
 	hr__buffer_release(buffer);
 }
 
-/* Whether [each] is optimizer state of the variable: "<variable>/<optimizer>/m". */
-static bool is_state_of(const hr__variable *each, const hr__variable *variable)
+/* Whether [each] is the variable, or optimizer state of it: "<variable>/<optimizer>/m". */
+static bool is_or_belongs_to(const hr__variable *each, const void *context)
 {
+	const hr__variable *variable = context;
 	const char *name = hr_name_text(variable->name), *longer = hr_name_text(each->name);
 	size_t length = strlen(name);
-	return each->id && !each->trainable && each->session == variable->session && !strncmp(longer, name, length) && longer[length] == '/';
+	return each->id == variable->id || (!each->trainable && !strncmp(longer, name, length) && longer[length] == '/');
 }
 
-static void end_with_state(hr__session *session, const hr__variable *variable)
+/* Whether [each] is state of the optimizer of that name: "<optimizer>/step", "<variable>/<optimizer>/m" or "v". */
+static bool is_state_of(const hr__variable *each, const void *context)
+{
+	static const char *const ends[] = { "/step", "/m", "/v" };
+	const char *optimizer = context, *name = hr_name_text(each->name);
+	size_t length = strlen(name), own = strlen(optimizer);
+	for (uint32_t i = 0; i < 3 && !each->trainable; i++) {
+		size_t end = strlen(ends[i]);
+		if (length < own + end || strcmp(name + length - end, ends[i]) != 0) continue;
+		const char *from = name + length - end - own;
+		if (!strncmp(from, optimizer, own) && (i ? from > name && from[-1] == '/' : from == name)) return true;
+	}
+	return false;
+}
+
+/* Ends the variables of the session for which [ends] holds. */
+static void end_where(hr__session *session, bool (*ends)(const hr__variable *each, const void *context), const void *context)
 {
 	for (uint32_t number = 0;; number++) {
 		hr__lock_take(&hr__runtime_lock);
@@ -455,7 +472,7 @@ static void end_with_state(hr__session *session, const hr__variable *variable)
 		hr__variable each = more ? *at(number) : (hr__variable){ .id = 0 };
 		hr__lock_release(&hr__runtime_lock);
 		if (!more) break;
-		if (each.id && (each.id == variable->id || is_state_of(&each, variable))) end(session, number, each.id);
+		if (each.id && !each.graph && each.session == session->id && ends(&each, context)) end(session, number, each.id);
 	}
 }
 
@@ -469,7 +486,19 @@ hr_status hr_variable_destroy(hr_variable handle)
 	hr__session *session = hr__session_of((hr_session){ variable.session }, &status);
 	if (!session) return status;
 	hr__os()->monitor_enter(session->turn);
-	end_with_state(session, &variable);
+	end_where(session, is_or_belongs_to, &variable);
+	hr__os()->monitor_leave(session->turn);
+	return HR_OK;
+}
+
+hr_status hr_optimizer_free_state(hr_session handle, const char *name)
+{
+	hr_status status;
+	if (!name || !*name) return hr__fail(HR_INVALID_ARGUMENT, "hr_optimizer_free_state: no name is given, such as \"adam\"");
+	hr__session *session = hr__session_of(handle, &status);
+	if (!session) return status;
+	hr__os()->monitor_enter(session->turn);
+	end_where(session, is_state_of, name);
 	hr__os()->monitor_leave(session->turn);
 	return HR_OK;
 }
