@@ -153,7 +153,8 @@ static bool check_operands(const hr__command *command, int operands, const char 
 	} else if (operands < command->least_operands) {
 		const char *missing = command->operands; /* without the operands that were given */
 		for (int i = 0; i < operands && strchr(missing, ' '); i++) missing = strchr(missing, ' ') + 1;
-		snprintf(problem, sizeof problem, "%s is missing", missing);
+		size_t length = strlen(missing), dots = !strchr(missing, ' ') && length > 3 && strcmp(missing + length - 3, "...") == 0 ? 3 : 0;
+		snprintf(problem, sizeof problem, "%.*s is missing", (int)(length - dots), missing);
 	} else {
 		return true;
 	}

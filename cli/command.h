@@ -16,7 +16,7 @@
 #define HR__EXIT_HELP "0 success, 1 the answer is no, 2 wrong usage or bad input"
 
 #define HR__OPTIONS_MAX 24
-#define HR__OPERANDS_MAX 2
+#define HR__OPERANDS_MAX 1024
 
 typedef struct hr__option {
 	const char *name;  /* "--limit" */

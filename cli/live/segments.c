@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "core/base/text/text.h"
+
 #define ATTEMPTS 20
 #define PAUSE_NS 500000 /* between attempts; a program writes for less than a microsecond */
 #define PAUSES_MAX 400  /* for all files together: 0.2 s, however many files never stop changing */
@@ -59,27 +61,20 @@ static bool read_quiet(int fd, hr__segment *out, uint32_t *pauses)
 	return false;
 }
 
-static void clean_text(char *text, size_t size)
-{
-	text[size - 1] = 0;
-	for (size_t i = 0; text[i]; i++)
-		if (text[i] < ' ' || text[i] > '~') text[i] = '?';
-}
-
 #define CLEAN(name) \
 	if (out->name < 0) out->name = 0;
 
 static void clean_allocator(hr__segment_allocator *out)
 {
-	clean_text(out->name, sizeof out->name);
-	clean_text(out->device, sizeof out->device);
+	hr__text_plain(out->name, sizeof out->name);
+	hr__text_plain(out->device, sizeof out->device);
 	HR__SEGMENT_ALLOCATOR_TABLE(CLEAN)
 	HR__SEGMENT_LMS_TABLE(CLEAN)
 }
 
 static void clean_device(hr__segment_device *out)
 {
-	clean_text(out->name, sizeof out->name);
+	hr__text_plain(out->name, sizeof out->name);
 	HR__SEGMENT_STATS_TABLE(CLEAN)
 	for (size_t i = 0; i < HR__SEGMENT_SAMPLES; i++)
 		if (out->samples[i] < 0) out->samples[i] = 0;
@@ -91,7 +86,7 @@ static bool check(hr__segment *s, uint32_t process)
 	if (s->magic != HR__SEGMENT_MAGIC || s->version != HR__SEGMENT_VERSION || s->bytes != sizeof *s) return false;
 	if (s->process != process || s->device_count > HR__SEGMENT_DEVICES || s->allocator_count > HR__SEGMENT_ALLOCATORS) return false;
 	if (!hr__rank_check(&s->rank)) return false;
-	clean_text(s->program, sizeof s->program);
+	hr__text_plain(s->program, sizeof s->program);
 	for (uint32_t i = 0; i < s->device_count; i++) clean_device(&s->devices[i]);
 	for (uint32_t i = 0; i < s->allocator_count; i++) clean_allocator(&s->allocators[i]);
 	return true;

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "report/profile.h"
+#include "report/ranks.h"
 #include "analysis/export/export.h"
 #include "analysis/export/export_file.h"
 #include "analysis/page/page.h"
@@ -251,6 +252,7 @@ static int export_trace(const hr__arguments *arguments)
 static int run(const hr__arguments *arguments)
 {
 	report_request r;
+	if (arguments->operand_count > 1) return hr__report_ranks(arguments, (hr__ranks_options){ HTML, OUT, JSON, WIDTH, MAX_ROWS });
 	if (hr__arguments_has(arguments, EXPORT)) return export_trace(arguments);
 	if (hr__arguments_has(arguments, HTML) && !is_alone(arguments, HTML, HTML)) return HR__EXIT_BAD;
 	if (!leaves_trace(arguments, HTML) || !leaves_trace(arguments, OUT)) return HR__EXIT_BAD;
@@ -262,7 +264,7 @@ static int run(const hr__arguments *arguments)
 
 const hr__command hr__command_report = {
 	.name = "report",
-	.operands = "TRACE",
+	.operands = "TRACE...",
 	.summary = "where memory and time went: by op, by name scope, at the peak, step by step",
 	.about =
 		"Reads a trace that was recorded (headroom run --trace, hr_profiler_start, hr_trace_start), or one of another program (a CSV as in "
@@ -277,7 +279,9 @@ const hr__command hr__command_report = {
 		"  steps      a row for each step\n"
 		"  allocators requests, reserved and free memory and fragmentation of each allocator, in all and over time\n\n"
 		"Hidden rows are added up in one row, so that a table always adds up to its total. Each device has its own tables. What "
-		"the file does not have, such as steps, is said in a line.",
+		"the file does not have, such as steps, is said in a line.\n\n"
+		"Several traces are those of the ranks of one job (torchrun, mpirun, srun): a row for each rank, the rank with the highest peak, and the steps in which "
+		"Large Model Support made one rank wait longer than the others. With --html, a lane for each rank.",
 	.examples = "headroom report train.hrt\n"
 				"headroom report snapshot.pickle --view peak --stacks\n"
 				"headroom report train.hrt --view peak --step 10\n"
@@ -286,11 +290,12 @@ const hr__command hr__command_report = {
 				"headroom report train.hrt --view op --order-by micros --min-bytes 1MiB\n"
 				"headroom report train.hrt --view op --show-name-regexes 'conv.*'\n"
 				"headroom report train.hrt --html train.html\n"
+				"headroom report train-rank*.hrt --html ranks.html\n"
 				"headroom report train.hrt --view leaks && echo 'nothing grows'\n"
 				"headroom report train.hrt --export xplane --out logs && xprof --logdir logs\n"
 				"headroom report train.hrt --view tensors --json | jq '.reports[0].tensors'",
 	.least_operands = 1,
-	.most_operands = 1,
+	.most_operands = HR__OPERANDS_MAX,
 	.options = options,
 	.run = run,
 };

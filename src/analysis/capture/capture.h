@@ -101,9 +101,12 @@ typedef struct hr__capture_use {
 	bool writes;
 } hr__capture_use;
 
+#define HR__STALL_MAX_NS (UINT64_C(1) << 62)
+
 typedef struct hr__step_run {
 	uint64_t number;
 	uint64_t begin_ns, end_ns; /* HR__NEVER: not ended */
+	uint64_t stall_ns;         /* time that streams waited for restores, as far as it is recorded */
 	uint32_t first_change, last_change; /* changes within the step; last_change is exclusive */
 } hr__step_run;
 
@@ -193,6 +196,8 @@ typedef struct hr__capture {
 	uint64_t start_wall_ns;   /* wall clock time when the recording began, since 1970 */
 	uint64_t lost;            /* events that could not be written */
 	hr__rank rank;            /* of the process; count 0: it was not a rank, or the file does not say */
+	bool knows_rank;          /* the file says whether the process was a rank */
+	char writer[32];          /* the program that wrote the file, "headroom 0.2.0"; "": unknown */
 	uint32_t process;         /* its id; 0: the file does not say */
 	bool limited;             /* the file reached its size limit before the program ended */
 	hr__trace_format format;

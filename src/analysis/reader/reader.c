@@ -20,6 +20,7 @@
 #include "analysis/reader/reader.h"
 #include "core/base/assert.h"
 #include "core/base/status.h"
+#include "core/base/text/text.h"
 #include "core/os/os.h"
 #include "analysis/reader/catalog.h"
 #include "analysis/reader/decode.h"
@@ -151,6 +152,7 @@ static hr_status read_rank(hr__trace_reader *r)
 	if (status != HR_OK) return status;
 	memmove(&rank, bytes, sizeof rank);
 	if (!hr__rank_check(&rank)) return bad(sizeof(hr__trace_header), "the rank is not one of the job's ranks");
+	r->summary.knows_rank = true;
 	if (rank.count) r->summary.rank = rank;
 	return HR_OK;
 }
@@ -175,6 +177,8 @@ static hr_status read_header(hr__trace_reader *r)
 	r->summary.lost = hr__load_relaxed(&h.lost);
 	r->summary.limited = (h.optional & HR__OPTIONAL_LIMITED) != 0;
 	r->summary.process = h.process;
+	memcpy(r->summary.writer, h.writer, sizeof h.writer);
+	hr__text_plain(r->summary.writer, sizeof r->summary.writer);
 	r->summary.complete = h.complete == 1 && r->size >= h.file_bytes;
 	if (r->summary.complete) r->size = h.file_bytes;
 	return h.minor < HR__TRACE_MINOR_RANK ? HR_OK : read_rank(r);

@@ -27,7 +27,9 @@ typedef struct hr__trace_summary {
 	uint64_t lost;           /* events that the writer lost */
 	bool limited;            /* the recording ended because the file reached its size limit */
 	hr__rank rank;           /* of the process; count 0: it was not a rank, or the file does not say */
+	bool knows_rank;         /* the file says whether the process was a rank */
 	uint32_t process;        /* its id; 0: the file does not say */
+	char writer[32];         /* the program that wrote the file, "headroom 0.2.0"; "": unknown. Printable, terminated */
 	const hr__trace_device *devices;
 	size_t device_count;
 	const hr__trace_allocator *allocators;

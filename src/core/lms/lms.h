@@ -154,6 +154,7 @@ struct hr__lms {
 	hr__tensor *ghosts;       /* that may have memory, linked by next_ghost */
 	uint64_t csv_offset;
 	bool in_step;
+	int64_t step_stall_ns; /* stats.stall_ns when the step began */
 	hr__step_start step_start;
 	struct hr__lms *next; /* in the list of all contexts; under that list's lock */
 

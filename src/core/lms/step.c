@@ -25,6 +25,20 @@ static void announce_step(const hr__lms *lms, uint64_t number, bool begins)
 	if (!begins && watcher) watcher(lms->handle.id, number, false);
 }
 
+/* Of a step, the stalls that became known while it ran are recorded. The device may be behind the host, so they may have begun in the step
+ * before it. */
+static void record_stall(hr__lms *lms, bool begins)
+{
+	if (!hr__trace_is_on() || !lms->enabled) return;
+	hr__stall_evaluate(lms);
+	hr__lock_take(&lms->lock);
+	int64_t stalled = hr__load_relaxed(&lms->stats.stall_ns), since = stalled - lms->step_stall_ns;
+	lms->step_stall_ns = stalled;
+	hr__lock_release(&lms->lock);
+	if (begins || since <= 0) return; /* statistics can be reset */
+	hr__trace_event(&(hr__event){ .kind = HR__EVENT_MARK, .tag = hr_name_intern(HR__MARK_STALL), .bytes = (uint64_t)since });
+}
+
 static hr_status change_step(hr_allocator handle, bool begins)
 {
 	hr__lms *lms;
@@ -37,6 +51,7 @@ static hr_status change_step(hr_allocator handle, bool begins)
 	if (!begins && !inside) return hr__fail(HR_INVALID_ARGUMENT, "hr_step_end without hr_step_begin");
 	int64_t number = hr__load_relaxed(&lms->stats.num_steps);
 	if (inside) {
+		record_stall(lms, false);
 		announce_step(lms, (uint64_t)number, false);
 		hr__step_csv_write(lms, number);
 		hr__step_peak_end(lms);
@@ -45,6 +60,7 @@ static hr_status change_step(hr_allocator handle, bool begins)
 	if (!begins) return HR_OK;
 	hr__lms_count(&lms->stats.num_steps, 1);
 	announce_step(lms, (uint64_t)number + 1, true);
+	record_stall(lms, true);
 	hr__learned_step(lms, true);
 	hr__step_peak_begin(lms);
 	if (lms->policy.step) lms->policy.step(lms->policy_user, (uint64_t)number + 1);

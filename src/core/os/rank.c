@@ -6,6 +6,7 @@
 
 #include "core/base/status.h"
 #include "core/base/text/settings.h"
+#include "core/base/text/text.h"
 #include "core/os/os.h"
 #include "core/os/process.h"
 
@@ -122,17 +123,10 @@ void hr__rank_read(hr__rank *out)
 	hr__rank_check(out);
 }
 
-static void clean_text(char *text, size_t size)
-{
-	text[size - 1] = 0;
-	for (size_t i = 0; text[i]; i++)
-		if (text[i] < ' ' || text[i] > '~') text[i] = '?';
-}
-
 bool hr__rank_check(hr__rank *rank)
 {
-	clean_text(rank->job, sizeof rank->job);
-	clean_text(rank->host, sizeof rank->host);
+	hr__text_plain(rank->job, sizeof rank->job);
+	hr__text_plain(rank->host, sizeof rank->host);
 	if (!rank->count) return true;
 	return rank->count <= HR__RANKS_MAX && rank->number < rank->count;
 }

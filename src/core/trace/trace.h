@@ -46,6 +46,8 @@ typedef enum hr__event_kind {
 /* The text of a MARK that the library emits when the program has waited for a plan of Large Model Support; its value is the wait in
  * ns. */
 #define HR__MARK_PLAN "headroom.lms.plan"
+/* The text of a MARK before the end of a step in which streams waited for restores; its value is their wait in ns. */
+#define HR__MARK_STALL "headroom.lms.stall"
 
 /* An event, with the fields of all kinds; docs/trace-format.md lists the fields of each kind. Unused fields are 0. */
 typedef struct hr__event {

@@ -62,6 +62,7 @@ static hr_status init_builder(hr__builder *b)
 	b->live.salt = b->site_slots.salt = b->allocator_slots.salt = b->device_slots.salt = b->stream_slots.salt = hr__ticks() ^ (uintptr_t)b->capture;
 	if (!status) status = hr__lives_init(&b->lives, &b->arrays->lives, &b->arrays->tensor_ends, summary->events, b->threads, b->live.salt);
 	b->plan_mark = hr_name_intern(HR__MARK_PLAN);
+	b->stall_mark = hr_name_intern(HR__MARK_STALL);
 	if (b->plan_mark == HR_NAME_OTHER) b->plan_mark = HR_NAME_NONE; /* the name table is full */
 	b->step = HR__NONE;
 	b->last_site = HR__NONE;
@@ -184,6 +185,8 @@ static void finish(hr__builder *b)
 	c->start_wall_ns = stream->summary.start_wall_ns;
 	c->lost = stream->summary.lost;
 	c->rank = stream->summary.rank;
+	c->knows_rank = stream->summary.knows_rank;
+	memcpy(c->writer, stream->summary.writer, sizeof c->writer);
 	c->process = stream->summary.process;
 	c->limited = stream->summary.limited;
 	c->skipped += b->skipped_before_mark; /* 0 if the recorder's mark was seen */

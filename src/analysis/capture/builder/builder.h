@@ -83,6 +83,7 @@ typedef struct hr__builder {
 	hr__array parents;   /* of each op: index of the enclosing op + 1; 0 = none */
 	uint32_t *innermost; /* of each thread: index of the innermost op + 1; 0 = none */
 	uint64_t device_ns_total;
+	hr_name stall_mark;      /* tag of the marks that LMS writes at the end of a step that stalled */
 	hr_name plan_mark;       /* tag of the marks that LMS writes when it has made a plan: a pause of the program */
 	uint32_t step;           /* the open step; HR__NONE */
 	hr_name step_tags[HR__STEP_TAGS_MAX]; /* tags of its members (capture.h); members beyond these are unknown */

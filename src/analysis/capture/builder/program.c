@@ -161,9 +161,21 @@ static hr_status add_pause(hr__builder *b, const hr__event *e)
 	return status;
 }
 
+/* Saturates, because the number comes from a file. */
+static void add_stall(hr__builder *b, const hr__event *e)
+{
+	if (b->step == HR__NONE) return;
+	hr__step_run *step = &hr__builder_steps(b)[b->step];
+	step->stall_ns = e->bytes < HR__STALL_MAX_NS - step->stall_ns ? step->stall_ns + e->bytes : HR__STALL_MAX_NS;
+}
+
 hr_status hr__builder_add_mark(hr__builder *b, const hr__event *e)
 {
 	if (e->tag && e->tag == b->plan_mark) return add_pause(b, e);
+	if (e->tag && e->tag == b->stall_mark) {
+		add_stall(b, e);
+		return HR_OK;
+	}
 	if (b->mark_seen || e->tag || e->bytes) return HR_OK;
 	b->mark_seen = true;
 	b->skipped_before_mark = 0;

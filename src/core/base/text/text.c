@@ -273,3 +273,10 @@ hr__brief_text hr__brief(const char *text, size_t bytes)
 	snprintf(out.text, sizeof out.text, "%.*s...%s", (int)head, text, text + tail);
 	return out;
 }
+
+void hr__text_plain(char *text, size_t size)
+{
+	text[size - 1] = 0;
+	for (size_t i = 0; text[i]; i++)
+		if (text[i] < ' ' || text[i] > '~') text[i] = '?';
+}

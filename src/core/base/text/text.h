@@ -49,6 +49,9 @@ HR__SHARED size_t hr__utf8_character(const char *text, size_t length);
  * end a line or change the writing direction. A terminal would interpret these, or display something else. */
 HR__SHARED size_t hr__utf8_printable(const char *text, size_t length);
 
+/* Makes untrusted text of a fixed size a string of printable ASCII: terminates it in its last byte, and replaces other characters by '?'. */
+HR__SHARED void hr__text_plain(char *text, size_t size);
+
 /* Copies [length] bytes of untrusted text for a terminal: characters that are not printable become \xNN, byte by byte. Stops before the
  * first character that does not fit in [capacity] with the final 0. Returns the length of [out]. */
 HR__SHARED size_t hr__text_escape(const char *text, size_t length, char *out, size_t capacity);
