@@ -3,6 +3,8 @@
 
     bench/torch_lms.py [--model gpt2|resnet|unet] [--limits 40GB,26GB | --fraction 0.6] [--rows NAMES] [--steps N] [--deterministic]
                        [--install KEY=VALUE]... [--profile FILE] [--build FOLDER] [--device cpu --small]
+    bench/torch_lms.py --cases all|NAMES [--seconds N] [--log FILE] [the same options]
+    bench/torch_lms.py --largest-batch 16GB [--rows native,checkpoint,recomputing] [--seconds N]
 
     gpt2       GPT-2 medium, batch 16 x 1024, bf16 autocast, AdamW, dropout on; limits of 40 and 26 GB unless told otherwise
     resnet     ResNet-50, batch 64; a limit of 60% of its peak
@@ -15,6 +17,12 @@ Each row is a process of its own:
     limits             Large Model Support at each limit. A fraction is of the peak of live bytes in the row headroom
     recomputing        the same with recompute=True
     save_on_cpu, checkpoint    PyTorch's own means: saved tensors in pinned host memory; gradient checkpointing
+    compile             torch.compile with an activation memory budget, --budget
+
+--cases has rows of several models in one table, MODEL:ROW or MODEL:ROW@LIMIT; the limit is a size or a percentage of the peak of an earlier case of that model, and the
+budget of compile. Names may be patterns of those in the table below (CASES): gpt2:recomputing@*. No case begins after --seconds.
+
+--largest-batch finds the largest batch of GPT-2 with which two steps run at that limit, to a multiple of --unit: by doubling, then by halving the distance.
 
 A line for each step has its time, its exact loss, and what the step added to the counters of headroom.torch.lms_stats(). The table has the median of the
 last half of the steps, and compares all losses and the sums of all weights with the first row. They can only be expected to be equal with --deterministic.
@@ -22,6 +30,8 @@ last half of the steps, and compares all losses and the sums of all weights with
 """
 import argparse
 import contextlib
+import fnmatch
+import gc
 import json
 import os
 import statistics
@@ -31,9 +41,13 @@ from pathlib import Path
 
 from torch_workloads import ROOT, WORKLOADS, environment, gpt2, install, memory, run_child, synchronize
 
+MODELS = ("gpt2", "resnet", "unet")
 LIMITED = {"limits": "limit", "recomputing": "recomputing"}  # and what the titles of the row begin with
 WITH_LMS = ("lms", *LIMITED)
-ROWS = ("native", "headroom", *WITH_LMS, "save_on_cpu", "checkpoint")
+ROWS = ("native", "headroom", *WITH_LMS, "save_on_cpu", "checkpoint", "compile")
+CASES = ("gpt2:native", "gpt2:recomputing@26GB", "gpt2:recomputing@40GB", "gpt2:recomputing@16GB", "gpt2:checkpoint", "resnet:native", "resnet:recomputing@50%",
+         "unet:native", "unet:recomputing@50%", "gpt2:limits@26GB", "gpt2:compile@0.5", "gpt2:save_on_cpu", "gpt2:limits@40GB", "gpt2:limits@16GB", "resnet:limits@50%",
+         "unet:limits@50%")  # the first ones matter most, if time is short
 PROFILED_STEPS = 3
 GB = 1e9
 
@@ -46,6 +60,11 @@ def settings(texts):
     words = {"true": True, "false": False, "none": None}
     pairs = (text.split("=", 1) for text in texts)
     return {key: words.get(value.lower(), value) for key, value in pairs}
+
+
+def recipes_of(options):
+    """The arguments of install() for this row, without limit and lms."""
+    return {**settings(options.install), **({"recompute": True} if options.row == "recomputing" else {})}
 
 
 def make_deterministic():
@@ -61,6 +80,10 @@ def make_step(options):
         step, _ = gpt2(options.device, options.small, batch=16, checkpointing=options.row == "checkpoint")
     else:
         step, _ = WORKLOADS[options.model](options.device, options.small)
+    if options.row == "compile":
+        import torch._functorch.config
+        torch._functorch.config.activation_memory_budget = options.budget
+        step.model.compile()
     if options.row != "save_on_cpu":
         return step, contextlib.nullcontext
     return step, lambda: torch.autograd.graph.save_on_cpu(pin_memory=options.device == "cuda")
@@ -124,9 +147,7 @@ def measure(options):
     import torch
     if options.deterministic:
         make_deterministic()
-    chosen = settings(options.install) if options.row in WITH_LMS else {}
-    if options.row == "recomputing":
-        chosen["recompute"] = True
+    chosen = recipes_of(options) if options.row in WITH_LMS else {}
     limit = int(options.limits) if options.limits else None
     install(options.allocator, options.device, limit=limit, lms=options.row in WITH_LMS, **chosen)
     torch.manual_seed(1)
@@ -143,26 +164,86 @@ def measure(options):
     print(json.dumps({"ms": 1e3 * statistics.median(seconds), "losses": losses + more, "weights": weights.hex(), **peaks, **of_last_half(now, middle, half)}), flush=True)
 
 
+# ---- the largest batch, in a process of its own ----
+
+
+def is_out_of_memory(error):
+    import torch
+    return isinstance(error, torch.OutOfMemoryError) or "out of memory" in str(error) or "cannot run: it needs" in str(error)
+
+
+def time_of_batch(options, step, context, batch):
+    """Milliseconds of a step; None if there is not enough memory."""
+    step.batch = batch
+    try:
+        return 1e3 * run_steps(options, step, context, 0, 2)[0][-1]
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        print(f"batch {batch}: {str(error).splitlines()[0][:200]}", flush=True)
+    for parameter in step.model.parameters():
+        parameter.grad = None
+    gc.collect()
+    if options.device == "cuda":
+        import torch
+        torch.cuda.empty_cache()
+    return None
+
+
+def find_largest_batch(options):
+    import torch
+    limit, end = int(options.limits), time.monotonic() + 0.8 * options.timeout
+    if options.allocator == "headroom":
+        install(options.allocator, options.device, limit=limit, lms=True, **recipes_of(options))
+    elif options.device == "cuda":
+        torch.cuda.set_per_process_memory_fraction(limit / torch.cuda.get_device_properties(0).total_memory)
+    torch.manual_seed(1)
+    step, context = make_step(options)
+    best, ms, too_large, batch = 0, None, None, options.unit
+    while batch and time.monotonic() < end:
+        taken = time_of_batch(options, step, context, batch)
+        if taken is None:
+            too_large = batch
+        else:
+            best, ms = batch, taken
+        batch = 2 * batch if too_large is None else (best + too_large) // 2 // options.unit * options.unit
+        if batch <= best:
+            break
+    complete = too_large is not None and too_large - best <= options.unit
+    print(json.dumps({"batch": best, "ms": ms, "complete": complete}), flush=True)
+
+
 # ---- all rows ----
 
 
-def run_row(options, row, limit=None, title=None):
-    title = title or row
-    allocator = "headroom" if row in ("headroom", *WITH_LMS) else "native"
-    arguments = [__file__, "--row", row, "--allocator", allocator, "--model", options.model, "--device", options.device, "--steps", options.steps]
+def tell(line):
+    print(line, flush=True)
+
+
+def is_headroom(row):
+    return row in ("headroom", *WITH_LMS)
+
+
+def child_arguments(options, model, row):
+    arguments = [__file__, "--row", row, "--allocator", "headroom" if is_headroom(row) else "native", "--model", model, "--device", options.device]
     arguments += [flag for flag, on in (("--small", options.small), ("--deterministic", options.deterministic)) if on]
-    arguments += [f"--install={text}" for text in options.install]
+    return arguments + [f"--install={text}" for text in options.install]
+
+
+def run_row(options, model, row, limit=None, title=None, show=tell, timeout=None):
+    title = title or row
+    arguments = child_arguments(options, model, row) + ["--steps", options.steps, "--budget", options.budget]
     if limit:
         arguments += ["--limits", limit]
     if options.profile:
         path = Path(options.profile)
-        arguments += ["--profile", path.with_name(f"{path.stem}-{title.replace(' ', '-').replace('%', '')}{path.suffix}")]
+        arguments += ["--profile", path.with_name(f"{path.stem}-{title.replace(' ', '-').replace('%', '').replace(':', '-')}{path.suffix}")]
     # cuBLAS sums in the same order in every run only with a workspace of a fixed size.
     changes = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if options.deterministic else {}
-    print(f"\n{options.model} {title}", flush=True)
-    result = run_child(arguments, environment(options, **changes), options.timeout, show=lambda line: print(f"  {line}", flush=True))
+    show(f"\n{model} {title}")
+    result = run_child(arguments, environment(options, **changes), timeout or options.timeout, show=lambda line: show(f"  {line}"))
     if "failed" in result:
-        print(f"  failed: {result['failed']}", flush=True)
+        show(f"  failed: {result['failed']}")
     return result
 
 
@@ -192,7 +273,7 @@ def parse_limits(options):
 
 
 def same(result, first):
-    if result is first or "failed" in result:
+    if result is first or not first or "failed" in result:
         return "-"
     count = sum(one == other for one, other in zip(result["losses"], first["losses"]))
     return "to the bit" if result["losses"] == first["losses"] and result["weights"] == first["weights"] else f"{count}/{len(first['losses'])} losses"
@@ -217,9 +298,9 @@ def run_all(options):
         if row in LIMITED:
             for size, limit in limits_of(options, results):
                 title = f"{LIMITED[row]} {size}"
-                results[title] = run_row(options, row, limit, title)
+                results[title] = run_row(options, options.model, row, limit, title)
         else:
-            results[row] = run_row(options, row)
+            results[row] = run_row(options, options.model, row)
     print_table(options, results)
     good = [result for result in results.values() if "failed" not in result]
     # Checkpointing computes the same values, with the same random numbers, but the rows compared are those that Headroom promises.
@@ -229,23 +310,113 @@ def run_all(options):
     return int(len(good) < len(results) or not good or (options.deterministic and bool(differ)))
 
 
+# ---- cases ----
+
+
+def find_cases(options):
+    """The chosen names. Raises ValueError."""
+    if options.cases == "all":
+        return list(CASES)
+    names = []
+    for text in options.cases.split(","):
+        found = fnmatch.filter(CASES, text) or [text]
+        model, colon, rest = found[0].partition(":")
+        if not colon or model not in MODELS or rest.partition("@")[0] not in ROWS:
+            raise ValueError(f"--cases has {text!r}, which is not MODEL:ROW or MODEL:ROW@LIMIT")
+        names += [name for name in found if name not in names]
+    return names
+
+
+def limit_of(amount, results, model):
+    """Bytes of a size, or of a percentage of the peak of the first case of the model. Raises ValueError."""
+    from headroom.sizes import parse_size
+    if not amount.endswith("%"):
+        return parse_size(amount)
+    peak = next((result["live"] for name, result in results.items() if name.startswith(f"{model}:") and "live" in result), None)
+    if not peak:
+        raise ValueError(f"{amount} of the peak of {model} needs a case before it that has a peak, such as {model}:{'native' if peak is None else 'headroom'}")
+    return int(peak * float(amount[:-1]) / 100)
+
+
+def run_case(options, name, results, show, left):
+    model, rest = name.split(":")
+    row, _, amount = rest.partition("@")
+    try:
+        limit = limit_of(amount, results, model) if row in LIMITED else None
+    except ValueError as error:
+        return {"failed": str(error)}
+    if row == "compile" and amount:
+        options.budget = float(amount)
+    return run_row(options, model, row, limit, rest, show, timeout=min(options.timeout, left))
+
+
+def print_cases(options, results):
+    heads = ["ms/step", "/native", "live GB", "plan ms", "out GB", "in GB", "drop GB", "runs", "stall ms", "misses"]
+    fields = [("live", GB, 2), ("plan_step_ns", 1e6, 1), ("bytes_copied_out", GB, 2), ("bytes_copied_in", GB, 2), ("bytes_dropped", GB, 2), ("num_recomputes", 1, 0),
+              ("stall_ns", 1e6, 1), ("num_prefetch_misses", 1, 1)]
+    print(f"\n{options.steps} steps each; times and counters of the last half\n{'case':<24}" + "".join(f"{head:>9}" for head in heads) + "  losses")
+    for name, result in results.items():
+        first = next((other for other_name, other in results.items() if other_name.split(":")[0] == name.split(":")[0] and "failed" not in other), None)
+        if "failed" in result:
+            print(f"{name:<24}  failed: {result['failed'][:100]}")
+            continue
+        cells = [f"{result['ms']:.1f}", f"{result['ms'] / first['ms']:.3f}"]
+        cells += [f"{result[field] / scale:.{digits}f}" if field in result else "-" for field, scale, digits in fields]
+        print(f"{name:<24}" + "".join(f"{text:>9}" for text in cells) + f"  {same(result, first)}")
+
+
+def run_cases(options):
+    begin, results = time.monotonic(), {}
+    log = open(options.log, "w", encoding="utf-8") if options.log else None
+    show = (lambda line: print(line, file=log, flush=True)) if log else tell
+    for name in find_cases(options):
+        left = options.seconds - (time.monotonic() - begin)
+        results[name] = run_case(options, name, results, show, left) if left > 5 else {"failed": "not begun, because --seconds were over"}
+        result = results[name]
+        print(f"{name}: {result.get('failed') or format(result['ms'], '.1f') + ' ms'} ({time.monotonic() - begin:.0f} s)", flush=True)
+    print_cases(options, results)
+    return int(any("failed" in result for result in results.values()))
+
+
+def run_largest_batch(options):
+    from headroom.sizes import parse_size
+    begin, results, rows = time.monotonic(), {}, options.rows.split(",")
+    for at, row in enumerate(rows):
+        left = (options.seconds - (time.monotonic() - begin)) / (len(rows) - at)
+        arguments = child_arguments(options, "gpt2", row) + ["--limits", parse_size(options.largest_batch), "--largest-batch", "here", "--unit", options.unit, "--timeout", left]
+        results[row] = run_child(arguments, environment(options), left, show=lambda line: print(f"  {line}", flush=True))
+    print(f"\nlargest batch of gpt2 with which two steps run in {options.largest_batch}, a multiple of {options.unit}\n{'row':<18}{'batch':>8}{'ms/step':>10}")
+    for row, result in results.items():
+        text = "  failed: " + result["failed"] if "failed" in result else f"{result['batch']:>8}{result['ms'] or 0:>10.1f}" + ("" if result["complete"] else "  or more: the time was over")
+        print(f"{row:<18}{text}")
+    return int(any("failed" in result for result in results.values()))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=("gpt2", "resnet", "unet"), default="gpt2")
+    parser.add_argument("--model", choices=MODELS, default="gpt2")
     parser.add_argument("--limits", help="default 40GB,26GB for gpt2")
     parser.add_argument("--fraction", help="limits as fractions of the peak, such as 0.75,0.6; default 0.6 for resnet and unet, and with --small")
-    parser.add_argument("--rows", default="native,headroom,limits", help=f"of {','.join(ROWS)}; default native,headroom,limits")
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rows", help=f"of {','.join(ROWS)}; default native,headroom,limits, with --largest-batch native,checkpoint,recomputing")
+    parser.add_argument("--cases", help=f"all, or of {','.join(CASES)}, or others of that form")
+    parser.add_argument("--seconds", type=float, default=3600, help="with --cases and --largest-batch: of all processes together")
+    parser.add_argument("--log", metavar="FILE", help="with --cases: write the lines of all steps there, and only a line for each case to the terminal")
+    parser.add_argument("--largest-batch", metavar="LIMIT", help="find the largest batch of GPT-2 that runs at a limit")
+    parser.add_argument("--unit", type=int, default=2, help="with --largest-batch")
+    parser.add_argument("--budget", type=float, default=0.5, help="activation memory budget of the row compile: 1 = keep everything, 0 = recompute everything")
+    parser.add_argument("--steps", type=int, help="default 20, with --cases 12")
     parser.add_argument("--deterministic", action="store_true", help="deterministic algorithms; rows that differ are a failure")
     parser.add_argument("--install", action="append", default=[], metavar="KEY=VALUE", help="an argument of headroom.torch.install for the rows lms, limits and recomputing, such as policy=lru")
     parser.add_argument("--profile", metavar="FILE", help="record three more steps of each row with a limit")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--small", action="store_true", help="tiny sizes, to try the program")
-    parser.add_argument("--timeout", type=int, default=180, help="seconds for one row")
+    parser.add_argument("--timeout", type=float, default=180, help="seconds for one row")
     parser.add_argument("--build", default=ROOT / "build-gpu", help="folder of libheadroom.so.0; HEADROOM_LIBRARY_DIR comes first")
     parser.add_argument("--row", choices=ROWS, help=argparse.SUPPRESS)  # in the process of a row
     parser.add_argument("--allocator", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.rows = options.rows or ("native,checkpoint,recomputing" if options.largest_batch else "native,headroom,limits")
+    options.steps = options.steps or (12 if options.cases else 20)
     if unknown := set(options.rows.split(",")) - set(ROWS):
         parser.error(f"--rows has no {', '.join(sorted(unknown))}")
     if wrong := [text for text in options.install if "=" not in text]:
@@ -253,12 +424,14 @@ def main():
     if options.steps < 2:
         parser.error("--steps is 2 at least")
     if options.row:
-        return measure(options)
+        return find_largest_batch(options) if options.largest_batch else measure(options)
     try:
         parse_limits(options)
+        if options.largest_batch:
+            return run_largest_batch(options)
+        return run_cases(options) if options.cases else run_all(options)
     except ValueError as error:
         parser.error(str(error))
-    return run_all(options)
 
 
 if __name__ == "__main__":

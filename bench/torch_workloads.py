@@ -157,11 +157,11 @@ def gpt2(device, small, lengths=None, checkpointing=False, batch=8):
 
     def step(number):
         length = choose.randint(longest // 4, longest) if lengths else longest
-        tokens = torch.randint(words, (batch, length), generator=data).to(device)
+        tokens = torch.randint(words, (step.batch, length), generator=data).to(device)
         with torch.autocast(device, dtype=torch.bfloat16):
             loss = model(tokens)
         return optimizer_step(optimizer, loss)
-    step.model = model
+    step.model, step.batch = model, batch
     return step, 25
 
 
