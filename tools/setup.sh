@@ -133,7 +133,7 @@ fi
 if [ -n "$can_install" ]; then
 	all=("${needed[@]}" "${wished[@]}")
 	echo "setup: installing ${all[*]}"
-	apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::http::Timeout=20 -o Acquire::Retries=1 -o Dpkg::Use-Pty=0)
+	apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Acquire::http::Timeout=20 -o Acquire::Retries=1 -o Dpkg::Use-Pty=0)
 	log=$(mktemp)
 	trap 'rm -f "$log"' EXIT
 	install() {

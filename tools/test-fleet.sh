@@ -13,8 +13,8 @@ if [ ${#packages[@]} -gt 0 ]; then
 	echo "test-fleet: installing ${packages[*]}"
 	as_root=()
 	[ "$(id -u)" = 0 ] || as_root=(sudo -n)
-	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null
-	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 install -y --no-install-recommends "${packages[@]}" >/dev/null
+	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 update >/dev/null
+	"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0 install -y --no-install-recommends "${packages[@]}" >/dev/null
 fi
 
 wrapper=()
