@@ -12,7 +12,7 @@ import importlib as _importlib
 import os as _os
 
 from . import _library, errors
-from ._stats import device_stats, device_summary, memory_info, reset_stats
+from ._stats import Statistics, device_stats, device_summary, memory_info, reset_stats
 from .errors import Error, FileError, InUse, InvalidArgument, LibraryNotFound, NoSuchDevice, OutOfMemory
 from .sizes import format_size, parse_size
 
@@ -21,6 +21,7 @@ __version__ = _library.library.hr_version().decode()
 # The modules, and the modules of the names, that are loaded when they are first used.
 _MODULES = "compat config cupy experimental keras math nn profiler random sizes torch".split()
 _NAMES = {
+    "_report": "Report report timeline",
     "_runtime.context": "device executing_eagerly init_scope name_scope",
     "_runtime.dtypes": "DType as_dtype bfloat16 float32 float64 int32 int64 uint8",
     "_runtime.function": "function",
@@ -37,10 +38,10 @@ _LAZY = {_name: "" for _name in _MODULES}
 _LAZY.update({_name: _module for _module, _names in _NAMES.items() for _name in _names.split()})
 _LAZY["bool"] = "_runtime.dtypes"
 
-__all__ = ["Error", "FileError", "InUse", "InvalidArgument", "LibraryNotFound", "NoSuchDevice", "OutOfMemory", "device_stats", "device_summary", "errors",
+__all__ = ["Error", "FileError", "InUse", "InvalidArgument", "LibraryNotFound", "NoSuchDevice", "OutOfMemory", "Statistics", "device_stats", "device_summary", "errors",
            "format_size", "memory_info", "parse_size", "reset_stats", "start_trace", "stop_trace", "trace"]
 # Not in *: those that need packages of others, and those that would hide Python's own.
-__all__ += [_name for _name in _LAZY if _name not in "abs bool cupy math pow profiler random range slice torch".split()]
+__all__ += [_name for _name in _LAZY if _name not in "abs bool cupy math pow random range slice torch".split()]
 
 
 def __getattr__(name):

@@ -88,8 +88,13 @@ def exception(status, about=""):
     """The exception for a status of the thread's last call. [about] names the argument that is wrong."""
     name = library.hr_status_name(status).decode()
     message = library.hr_last_message().decode(errors="replace")
+    raised = getattr(_thread, "raised", None)    # by a method of an allocator that is written in Python
+    _thread.raised = None
+    if raised is not None:
+        message += f": {type(raised).__name__}: {raised}"
     error = BY_STATUS.get(name, Error)(f"{about}{message} ({name})")
     error.status = name
+    error.__cause__ = raised
     if name == "HR_OUT_OF_MEMORY":
         error.report_id = new_report()
     return error
@@ -104,6 +109,11 @@ def check(status, function=None, arguments=None):
     if status:
         raise_status(status)
     return status
+
+
+def raised_in_callback(error):
+    """The thread's next exception has this one as its cause."""
+    _thread.raised = error
 
 
 # ---- functions ----

@@ -3,6 +3,7 @@ import ctypes
 import json
 
 from ._library import DEVICE, encoded, library, struct, struct_type, text_of
+from .sizes import format_size
 
 # No struct of the library is larger, and one that is too large is filled as far as the library knows it. The names of the fields come from
 # the library's own JSON.
@@ -16,6 +17,14 @@ LMS_FIELDS = """num_tensors num_pins bytes_pinned bytes_inactive bytes_reclaimed
     num_pin_waits num_repeats
     num_recipes num_ghosts num_drops bytes_dropped bytes_dropped_now peak_bytes_dropped
     num_recomputes num_failed_recomputes recompute_ns num_planned_recomputes plan_again_ns""".split()
+
+
+class Statistics(dict):
+    """Statistics by name: a dictionary, which a notebook shows as a table."""
+
+    def _repr_html_(self):
+        from . import _display
+        return _display.table("statistics", self.items())
 
 
 def device_name(name):
@@ -37,7 +46,7 @@ def opaque_stats(read, handle):
 
 def device_stats(name=None):
     """The statistics of a device as a dictionary, such as {"bytes_in_use": 1024, ...} (headroom.h, HR_STATS_TABLE)."""
-    return json.loads(text_of(library.hr_stats_format_json, opaque_stats(library.hr_device_get_stats, find_device(name))))
+    return Statistics(json.loads(text_of(library.hr_stats_format_json, opaque_stats(library.hr_device_get_stats, find_device(name)))))
 
 
 def device_summary(name=None):
@@ -46,10 +55,19 @@ def device_summary(name=None):
 
 
 def allocator_stats(allocator):
-    return json.loads(text_of(library.hr_stats_format_json, opaque_stats(library.hr_allocator_get_stats, allocator)))
+    """All statistics of an allocator."""
+    return Statistics(json.loads(text_of(library.hr_stats_format_json, opaque_stats(library.hr_allocator_get_stats, allocator))))
 
 
 HOLDER_KINDS = {"op": 0, "scope": 1, "tag": 2}  # hr_holder_kind
+
+
+class Holders(dict):
+    """Bytes by name: a dictionary, which a notebook shows as a table."""
+
+    def _repr_html_(self):
+        from . import _display
+        return _display.table("bytes held", [(f"{name or '(none)'}", format_size(size)) for name, size in self.items()])
 
 
 def allocator_holders(allocator, by):
@@ -61,7 +79,7 @@ def allocator_holders(allocator, by):
         count = ctypes.c_size_t()
         library.hr_allocator_get_holders(allocator, HOLDER_KINDS[by], holders, capacity, ctypes.byref(count))
         if count.value < capacity:
-            return {library.hr_name_text(holder.name).decode(errors="replace"): holder.bytes for holder in holders[:count.value]}
+            return Holders((library.hr_name_text(holder.name).decode(errors="replace"), holder.bytes) for holder in holders[:count.value])
         capacity *= 4
 
 
@@ -69,15 +87,16 @@ def lms_stats(allocator):
     stats = (ctypes.c_int64 * (len(LMS_FIELDS) + 1))()
     stats[0] = ctypes.sizeof(stats)
     library.hr_lms_get_stats(allocator, stats)
-    return dict(zip(LMS_FIELDS, stats[1:]))
+    return Statistics(zip(LMS_FIELDS, stats[1:]))
 
 
 def memory_info(name=None):
     """{"current": bytes in use now, "peak": most bytes in use since start or reset}."""
     info = struct("hr_memory_info")
     library.hr_get_memory_info(device_name(name), ctypes.byref(info))
-    return {"current": info.current, "peak": info.peak}
+    return Statistics(current=info.current, peak=info.peak)
 
 
 def reset_stats(name=None):
+    """Sets peaks of a device to the present values and counts to 0. None = the default device."""
     library.hr_reset_memory_stats(device_name(name))

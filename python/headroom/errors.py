@@ -14,6 +14,14 @@ class Error(RuntimeError):
         return str(self)
 
 
+class ReportText(str):
+    """The text of an out-of-memory report, which a notebook shows in lines."""
+
+    def _repr_html_(self):
+        from . import _display
+        return _display.text("out of memory", str(self))
+
+
 class OutOfMemory(Error, MemoryError):
     """The device, or the limit set on it, has no room for the request. Where allocations are reported (RunOptions, HEADROOM_OOM_REPORT), `report` and
     `allocation_log` say what held the memory and what was allocated last. The library keeps the last 16 reports."""
@@ -27,7 +35,7 @@ class OutOfMemory(Error, MemoryError):
     @property
     def report(self):
         """The whole report as text; "" if none was made, or there were 16 later ones."""
-        return self._format("hr_oom_format_text")
+        return ReportText(self._format("hr_oom_format_text"))
 
     @property
     def report_json(self):

@@ -222,7 +222,7 @@ class RunOptions(unittest.TestCase):
     def test_an_error_without_a_report_has_none(self):
         graph, x, big = oom_graph()
         with v1.Session(graph=graph, memory_limit="4MiB") as session:
-            for options, has_log in ((v1.RunOptions(report_allocations_on_oom=True), True), (None, False)):
+            for options, has_log in ((v1.RunOptions(report_allocations_on_oom=True), True), (v1.RunOptions(report_tensor_allocations_upon_oom=True), True), (None, False)):
                 metadata = v1.RunMetadata()
                 with self.assertRaises(OutOfMemory) as caught:
                     session.run(big, {x: np.ones((64, 64))}, options=options, run_metadata=metadata)
@@ -283,9 +283,12 @@ class Allocators(unittest.TestCase):
         with v1.Session(graph=graph) as session:
             self.assertEqual(session.run(y, {x: np.ones((64, 64))})[0, 0], 64)
             self.assertGreaterEqual(allocator.count, 2)
-            with self.assertRaises(OutOfMemory):
+            with self.assertRaisesRegex(OutOfMemory, "RuntimeError: Out of memory in this allocator") as caught:
                 session.run(big, {x: np.ones((64, 64))})
-            self.assertIn("Out of memory in this allocator", str(allocator.error))
+            self.assertIs(caught.exception.__cause__, allocator.error)
+            with self.assertRaises(TypeError) as caught:
+                session.run(3)
+            self.assertIsNone(caught.exception.__cause__)
         self.assertEqual(allocator.blocks, {})
         with self.assertRaisesRegex(TypeError, "allocator is 3"):
             graph._set_allocator(3)
@@ -297,7 +300,7 @@ class Allocators(unittest.TestCase):
         with graph.as_default():
             y = tf.ones([4])
         with v1.Session(graph=graph) as session:
-            with self.assertRaises(tf.Error):
+            with self.assertRaisesRegex(tf.Error, "needs a method allocate"):
                 session.run(y)
         self.assertIn("needs a method allocate", str(allocator.error))
 

@@ -72,6 +72,12 @@ hr_status hr_lms_check(hr_allocator allocator);
 hr_status hr_trace_start(const char *path);
 hr_status hr_trace_stop(void);
 hr_status hr_trace_mark(const char *text, uint64_t value);
+hr_status hr_profiler_options_init_sized(hr_profiler_options *options, size_t struct_size);
+hr_status hr_profiler_parse_arguments(int *argc, char **argv, hr_profiler_options *options);
+hr_status hr_profiler_start(const char *logdir, const hr_profiler_options *options);
+hr_status hr_profiler_stop(void);
+size_t hr_profiler_get_last_file(char *out, size_t capacity);
+size_t hr_profiler_get_missed_steps(char *out, size_t capacity);
 """
 
 HEADROOM_RUNTIME = """
@@ -160,4 +166,7 @@ void hr_run_functions_eagerly(bool eagerly);
 """
 
 HEADROOM_ANALYSIS = """
+void hr_profile_options_init_sized(hr_profile_options *options, size_t struct_size);
+hr_status hr_profile_options_init_preset_sized(hr_profile_options *options, size_t struct_size, const char *name);
+hr_status hr_profile_report(const char *path, const hr_profile_options *options, hr_profile_format format, hr_profile_writer write, void *context);
 """

@@ -30,6 +30,13 @@ STRUCTS = {
     "hr_holder": (
         "hr_name name; uint32_t count; int64_t bytes"
     ),
+    "hr_profiler_steps": (
+        "uint64_t first, last"
+    ),
+    "hr_profiler_options": (
+        "size_t struct_size; hr_profiler_steps steps[HR_PROFILER_STEPS_MAX]; uint32_t step_count; bool compress; bool tensorboard; uint64_t max_bytes; "
+        "uint32_t stack_depth; uint32_t reserved"
+    ),
     "hr_session_options": (
         "size_t struct_size; const char *device; hr_allocator allocator"
     ),
@@ -51,5 +58,11 @@ STRUCTS = {
     ),
     "hr_optimizer": (
         "size_t struct_size; hr_optimizer_kind kind; const char *name; double learning_rate; double momentum; double beta1, beta2, epsilon"
+    ),
+    "hr_profile_options": (
+        "size_t struct_size; const char *view; const char *device; const char *name_scope; int64_t step; uint64_t min_bytes, min_micros; const char "
+        "*order_by; uint32_t max_depth, max_rows; const char *const *show_name_regexes, *const *hide_name_regexes; bool show_memory, show_time; bool "
+        "show_input_output; uint32_t width; bool colour, utf8; void (*progress)(void *context, double part); void *progress_context; bool show_stacks; "
+        "uint8_t reserved[7]"
     ),
 }

@@ -46,7 +46,9 @@ class Allocator:
             return OUT_OF_MEMORY
         except Exception as error:
             self.error = error
+            _library.raised_in_callback(error)
             return OUT_OF_MEMORY if isinstance(error, RuntimeError) else INVALID_ARGUMENT
+        _library.raised_in_callback(None)    # an earlier attempt's
         ctypes.cast(out, ctypes.POINTER(ctypes.c_void_p))[0] = address or None
         return OK if address else OUT_OF_MEMORY
 

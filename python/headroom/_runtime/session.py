@@ -13,6 +13,7 @@ class RunOptions:
     """Options of one run.
 
     report_allocations_on_oom       make a report and keep an allocation log, in case memory runs out
+                                    (report_tensor_allocations_upon_oom is the same)
     allocation_log_buffer_size      entries of the log for each thread, 1 to 65,536
     allocation_log_sampling_rate    the fraction of allocations that is logged, 0 to 1
     allocation_log_allocations_only whether frees are left out of the log, as programs expect that read it like TensorFlow's
@@ -25,8 +26,9 @@ class RunOptions:
     FULL_TRACE = 3
 
     def __init__(self, report_allocations_on_oom=False, allocation_log_buffer_size=100, allocation_log_sampling_rate=1.0, *, trace_level=NO_TRACE,
-                 allocation_log_allocations_only=True):
-        for name, value in (("report_allocations_on_oom", report_allocations_on_oom), ("allocation_log_allocations_only", allocation_log_allocations_only)):
+                 allocation_log_allocations_only=True, report_tensor_allocations_upon_oom=False):
+        for name, value in (("report_tensor_allocations_upon_oom", report_tensor_allocations_upon_oom),
+                            ("report_allocations_on_oom", report_allocations_on_oom), ("allocation_log_allocations_only", allocation_log_allocations_only)):
             if not isinstance(value, bool):
                 raise TypeError(f"{name} is {value!r}; give True or False")
         if isinstance(allocation_log_buffer_size, bool) or not isinstance(allocation_log_buffer_size, int):
@@ -39,7 +41,7 @@ class RunOptions:
             raise ValueError(f"allocation_log_sampling_rate is {allocation_log_sampling_rate}; give a fraction from 0 to 1, such as 0.1")
         if trace_level not in (0, 1, 2, 3):
             raise ValueError(f"trace_level is {trace_level!r}; give headroom.RunOptions.NO_TRACE or FULL_TRACE")
-        self.report_allocations_on_oom = report_allocations_on_oom
+        self.report_allocations_on_oom = report_allocations_on_oom or report_tensor_allocations_upon_oom
         self.allocation_log_buffer_size = allocation_log_buffer_size
         self.allocation_log_sampling_rate = float(allocation_log_sampling_rate)
         self.allocation_log_allocations_only = allocation_log_allocations_only

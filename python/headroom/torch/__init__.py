@@ -14,7 +14,7 @@ import warnings
 
 import torch
 
-from .. import _library, _stats, sizes, start_trace, stop_trace
+from .. import _library, _stats, errors, sizes, start_trace, stop_trace
 from . import _addresses, _build, _compiled, _names, _script
 from ._build import BuildError, UnsupportedVersion
 
@@ -202,4 +202,4 @@ def oom_report(error, as_json=False):
     text = _library.text_of(function, int(found.group(1), 16))
     if not text:
         raise ValueError("the report is no longer available: there were 16 later ones")
-    return json.loads(text) if as_json else text
+    return json.loads(text) if as_json else errors.ReportText(text)

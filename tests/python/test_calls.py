@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""docs/python-calls.md: every name in it is there, and everything that the documents call is in it."""
+import re
+import unittest
+
+from environment import ROOT, need_numpy, use
+
+need_numpy()
+use()
+import headroom
+from headroom._report import OPTIONS
+
+PAGE = (ROOT / "docs" / "python-calls.md").read_text()
+CALLS = """list_physical_devices set_logical_device_configuration LogicalDeviceConfiguration(memory_limit get_memory_info("GPU:0") get_memory_info() Allocator
+_set_allocator get_default_graph get_stats .data.ptr tf.constant tf.random.normal tf.random.uniform tf.one_hot tf.matmul tf.Variable get_variable variable_scope
+global_variables_initializer compat.v1.Graph as_default placeholder compat.v1.Session sess.run feed_dict sess.close tf.function run_functions_eagerly GradientTape tape.gradient
+Sequential layers.Dense optimizers.Adam apply_gradients CategoricalCrossentropy trainable_variables RunOptions report_allocations_on_oom allocation_log_buffer_size
+allocation_log_sampling_rate RunMetadata ResourceExhaustedError extract_allocation_log json.loads profiler.experimental.Profile --profile_options=profile_steps tensorboard
+profiler.Profiler profiler.profile( ProfileOptionBuilder.time_and_memory show_memory show_input_output min_bytes profile_name_scope profile_model profile_and_save
+set_lms_enabled set_lms_defrag_enabled reset_memory_stats get_num_allocs get_bytes_in_use get_peak_bytes_in_use get_largest_alloc_size get_bytes_limit get_bytes_reserved
+get_peak_bytes_reserved get_bytes_reservable_limit get_bytes_inactive get_bytes_active get_peak_bytes_active get_bytes_reclaimed get_num_single_reclaims get_num_full_reclaims
+get_num_defragmentations get_bytes_defragged""".split()
+
+
+class Calls(unittest.TestCase):
+    def test_every_call_of_the_documents_is_there(self):
+        self.assertEqual([call for call in CALLS if call not in PAGE], [])
+
+    def test_every_name_exists(self):
+        names = set(re.findall(r"\b(?:tf|headroom)((?:\.[A-Za-z_]\w*)+)", PAGE)) - {".keras.layers.Dense"}
+        self.assertGreater(len(names), 40)
+        for path in names:
+            found = headroom
+            for part in path[1:].split("."):
+                found = getattr(found, part)
+
+    def test_every_getter_and_option_exists(self):
+        for name in re.findall(r"`(get_(?:num|bytes|peak|largest)_\w+)`", PAGE):
+            self.assertTrue(callable(getattr(headroom.experimental, name)))
+        for name in re.findall(r"`options\['(\w+)'\]", PAGE):
+            self.assertIn(name, OPTIONS)
+
+    def test_every_state_is_one_of_four(self):
+        rows = re.findall(r"^\| .*? \| ([a-z ]+) \|.*\|$", PAGE.split("## Devices", 1)[1], re.M)
+        self.assertGreater(len(rows), 40)
+        self.assertEqual(set(rows) - {"state"}, {"works", "differs", "died", "never existed"})
+
+    def test_every_program_is_there(self):
+        linked = set(re.findall(r"\((?:\.\./)?examples/python/(\w+)\.py\)", PAGE))
+        self.assertEqual(linked, {path.stem for path in (ROOT / "examples" / "python").glob("*.py")})
+
+
+if __name__ == "__main__":
+    unittest.main()
