@@ -31,6 +31,9 @@
  * If a report cannot be written to a file (no such directory, a full disk, too many files), the reason is at the end of the message
  * of the failed request, and hr_oom_get_file returns it.
  *
+ * In a rank of a job (docs/fleets.md), the report also has what the other ranks on this host hold, as they published it last
+ * (HEADROOM_TOP=1).
+ *
  * Making a report allocates no memory, and holds no lock for longer than it takes to visit 4,096 chunks, so it works when
  * everything else has failed. It only reads: a report that fails never hides the original error. */
 #ifndef HEADROOM_OOM_H

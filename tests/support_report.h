@@ -349,6 +349,15 @@ REPORT_UNUSED static sample *report_of_everything(void)
 	report->stitch = report->thread_cache = report->allow_growth = true;
 	report->op = hr_name_intern("op"), report->scope = hr_name_intern("scope"), report->tag = hr_name_intern("tag");
 	report->shape = shape, report->dtype = HR_DTYPE_INT16;
+	report->ranks = (hr__report_ranks){ .self = { .count = UINT32_MAX, .number = UINT32_MAX, .local = UINT32_MAX - 1 }, .count = HR__REPORT_PEERS };
+	memset(report->ranks.self.job, 'j', sizeof report->ranks.self.job - 1);
+	memset(report->ranks.self.host, 'h', sizeof report->ranks.self.host - 1);
+	report->ranks.left_out = UINT32_MAX;
+	for (uint32_t i = 0; i < HR__REPORT_PEERS; i++) {
+		hr__report_peer *peer = &report->ranks.peers[i];
+		*peer = (hr__report_peer){ UINT32_MAX, UINT32_MAX, "", UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX };
+		memset(peer->device, 'd', sizeof peer->device - 1);
+	}
 	memset(report->allocator, 'a', sizeof report->allocator - 1);
 	memset(report->kind, 'k', sizeof report->kind - 1);
 	memset(report->device, 'd', sizeof report->device - 1);

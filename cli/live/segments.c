@@ -61,43 +61,12 @@ static bool read_quiet(int fd, hr__segment *out, uint32_t *pauses)
 	return false;
 }
 
-#define CLEAN(name) \
-	if (out->name < 0) out->name = 0;
-
-static void clean_allocator(hr__segment_allocator *out)
-{
-	hr__text_plain(out->name, sizeof out->name);
-	hr__text_plain(out->device, sizeof out->device);
-	HR__SEGMENT_ALLOCATOR_TABLE(CLEAN)
-	HR__SEGMENT_LMS_TABLE(CLEAN)
-}
-
-static void clean_device(hr__segment_device *out)
-{
-	hr__text_plain(out->name, sizeof out->name);
-	HR__SEGMENT_STATS_TABLE(CLEAN)
-	for (size_t i = 0; i < HR__SEGMENT_SAMPLES; i++)
-		if (out->samples[i] < 0) out->samples[i] = 0;
-}
-#undef CLEAN
-
-static bool check(hr__segment *s, uint32_t process)
-{
-	if (s->magic != HR__SEGMENT_MAGIC || s->version != HR__SEGMENT_VERSION || s->bytes != sizeof *s) return false;
-	if (s->process != process || s->device_count > HR__SEGMENT_DEVICES || s->allocator_count > HR__SEGMENT_ALLOCATORS) return false;
-	if (!hr__rank_check(&s->rank)) return false;
-	hr__text_plain(s->program, sizeof s->program);
-	for (uint32_t i = 0; i < s->device_count; i++) clean_device(&s->devices[i]);
-	for (uint32_t i = 0; i < s->allocator_count; i++) clean_allocator(&s->allocators[i]);
-	return true;
-}
-
 static bool read_file(int folder, const char *name, uint32_t process, hr__segment *out, uid_t *owner, uint32_t *pauses)
 {
 	struct stat facts;
 	int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
 	if (fd < 0) return false;
-	bool good = fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && read_quiet(fd, out, pauses) && check(out, process);
+	bool good = fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && read_quiet(fd, out, pauses) && hr__segment_check(out, process);
 	close(fd);
 	if (good) *owner = facts.st_uid;
 	return good;
@@ -155,19 +124,9 @@ static bool remove_dead(int folder, const char *name, const hr__segment *s)
 
 /* ---- all files ---- */
 
-/* The process id in a file's name; 0 if it is another kind of file. */
-static uint32_t process_of(const char *name)
-{
-	const size_t length = sizeof HR__SEGMENT_PREFIX - 1;
-	char *end;
-	if (strncmp(name, HR__SEGMENT_PREFIX, length) != 0 || name[length] < '1' || name[length] > '9') return 0;
-	unsigned long number = strtoul(name + length, &end, 10);
-	return *end || number > INT32_MAX ? 0 : (uint32_t)number;
-}
-
 static void add_file(int folder, const char *name, hr__segments *out)
 {
-	uint32_t process = process_of(name);
+	uint32_t process = hr__segment_process(name);
 	struct stat facts;
 	if (!process || out->count == HR__SEGMENTS_MAX || fstatat(folder, name, &facts, AT_SYMLINK_NOFOLLOW)) return;
 	uint64_t birth = birth_of(process);

@@ -14,6 +14,7 @@
 
 struct hr__lms_hooks;
 struct hr__leaks;
+struct hr__report_ranks;
 
 typedef struct hr__hooks {
 	/* core/record. begin: an allocator is about to be created; costs one load after the first time. end: hr_shutdown, before recordings and
@@ -21,6 +22,8 @@ typedef struct hr__hooks {
 	void (*record_begin)(void);
 	hr_status (*record_end)(void);
 	void (*record_forget)(void);
+	/* For an out-of-memory report: what the other ranks of the job published (core/memory/oom/report.h). One call at a time. */
+	void (*record_ranks)(struct hr__report_ranks *out);
 
 	/* core/lms: what memory asks of the layer that has tensors (core/memory/allocator.h). */
 	_Atomic(const struct hr__lms_hooks *) lms;

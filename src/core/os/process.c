@@ -1,12 +1,16 @@
 /* process.c - see process.h. */
+#define _GNU_SOURCE
 #include "core/os/process.h"
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/os/os.h"
 
@@ -40,11 +44,20 @@ int hr__os_make_directories(const char *path)
 
 bool hr__os_folder_any(const char *path, bool (*look)(void *context, const char *name), void *context)
 {
+	/* Not opendir, which allocates: an out-of-memory report looks for other processes. */
+	alignas(struct dirent64) char entries[4096];
 	bool found = false;
-	DIR *folder = opendir(path);
-	if (!folder) return false;
-	for (struct dirent *entry = readdir(folder); entry && !found; entry = readdir(folder)) found = look(context, entry->d_name);
-	closedir(folder);
+	int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (folder < 0) return false;
+	for (ssize_t length = 1; length > 0 && !found;) {
+		length = getdents64(folder, entries, sizeof entries);
+		for (ssize_t at = 0; at < length && !found;) {
+			const struct dirent64 *entry = (const struct dirent64 *)(entries + at);
+			found = look(context, entry->d_name);
+			at += entry->d_reclen;
+		}
+	}
+	close(folder);
 	return found;
 }
 
@@ -53,29 +66,43 @@ int hr__os_at_exit(void (*run)(void))
 	return atexit(run) == 0 ? 0 : ENOMEM;
 }
 
-/* A numeric field of /proc/self/stat, counted from 1; 0 when unknown. The second field, the name of the program, can contain any
- * character, but ends at the last ')'. */
-static uint64_t read_stat(int number)
+/* A numeric field of a process's file "stat", counted from 1; 0 when unknown, and for a process that has ended. The second field, the
+ * name of the program, can contain any character, but ends at the last ')'. */
+static uint64_t read_stat(const char *path, int number)
 {
 	char text[1024];
 	int fd;
 	uint64_t size;
 	size_t length = 0;
-	if (hr__os()->file_open("/proc/self/stat", &fd, &size)) return 0;
+	if (hr__os()->file_open(path, &fd, &size)) return 0;
 	int error = hr__os()->file_read(fd, text, sizeof text - 1, 0, &length);
 	hr__os()->file_close(fd);
 	text[error ? 0 : length] = 0;
 	const char *at = strrchr(text, ')');
+	if (at && at[1] && (at[2] == 'Z' || at[2] == 'X')) return 0; /* a zombie, or dead */
 	for (int field = 2; at && field < number; field++) at = strchr(at + 1, ' ');
 	return at ? strtoull(at + 1, NULL, 10) : 0;
 }
 
 uint64_t hr__os_process_birth(void)
 {
-	return read_stat(22);
+	return read_stat("/proc/self/stat", 22);
 }
 
 uint32_t hr__os_process_parent(void)
 {
-	return (uint32_t)read_stat(4);
+	return (uint32_t)read_stat("/proc/self/stat", 4);
+}
+
+bool hr__os_process_lives(uint32_t process, uint64_t birth)
+{
+	char path[32];
+	snprintf(path, sizeof path, "/proc/%u/stat", process);
+	return birth && read_stat(path, 22) == birth;
+}
+
+bool hr__os_file_is_own(int fd)
+{
+	struct stat facts;
+	return fstat(fd, &facts) == 0 && facts.st_uid == geteuid();
 }

@@ -8,13 +8,16 @@
  * One thread writes, a few times a second. There is no lock: `sequence` is odd during a write, and a reader that found the same
  * even number before and after its read has a consistent copy. A reader never writes, never maps the file (another process might
  * truncate it) and validates everything in it; a file whose owner is not the user of the process is ignored. The file is removed
- * when the program ends. After kill -9 it remains until the same user's next `headroom top` finds no such process. */
+ * when the program ends. After kill -9 it remains until the same user's next `headroom top` finds no such process.
+ *
+ * Out-of-memory reports of a job's ranks read the files of the other ranks (peers.c). */
 #ifndef HR_PROFILE_SEGMENT_H
 #define HR_PROFILE_SEGMENT_H
 
 #include <stdint.h>
 
 #include "core/base/atomic.h"
+#include "core/base/shared.h"
 #include "core/os/rank.h"
 #include "headroom.h"
 
@@ -74,5 +77,11 @@ typedef struct hr__segment {
 	hr__segment_device devices[HR__SEGMENT_DEVICES];
 	hr__segment_allocator allocators[HR__SEGMENT_ALLOCATORS];
 } hr__segment;
+
+/* The process id in a file's name; 0 if it is another kind of file. */
+HR__SHARED uint32_t hr__segment_process(const char *name);
+
+/* Whether [s], read from the file of [process], is valid. Terminates the texts, replaces what is not printable, and sets negative numbers to 0. */
+HR__SHARED bool hr__segment_check(hr__segment *s, uint32_t process);
 
 #endif

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/base/hooks.h"
 #include "core/base/text/settings.h"
 #include "core/base/status.h"
 #include "core/base/struct.h"
@@ -167,6 +168,7 @@ static void fill(hr__allocator *allocator, const hr_request *request, const hr_c
 	fill_request(allocator, request, report);
 	fill_allocator(allocator, report);
 	fill_log(allocator, (uint32_t)(report->sequence % SLOTS), report); /* first: it changes fastest */
+	hr__hooks_table.record_ranks(&report->ranks);
 	hr__walk_begin(&walk, allocator, false);
 	hr__verdict_make(&walk, request, custom, &report->verdict);
 	hr__holders_report(&walk, report);

@@ -8,11 +8,13 @@
 
 #include "headroom.h"
 #include "core/memory/log.h"
+#include "core/os/rank.h"
 
 #define HR__REPORT_TOP 16u       /* holders of each kind, and largest blocks */
 #define HR__REPORT_RUNS 2048u    /* runs of all regions together */
 #define HR__REPORT_REGIONS 64u   /* regions reported individually */
 #define HR__REPORT_SIZES 49u     /* size classes: class i counts blocks of at least 2^i bytes and less than twice that */
+#define HR__REPORT_PEERS 32u     /* devices of other ranks */
 #define HR__REPORT_PATH_BYTES 4104u /* path of a report's file, with a suffix */
 #define HR__VISIT_MAX 4096u      /* chunks visited per hold of a lock */
 
@@ -55,6 +57,21 @@ typedef struct hr__report_holders {
 	int64_t rest_blocks;
 } hr__report_holders;
 
+/* A device of another rank, as that rank published it. */
+typedef struct hr__report_peer {
+	uint32_t rank, process;
+	char device[32];              /* "": the rank has used none yet */
+	uint64_t in_use, peak, limit; /* bytes; limit 0: none */
+	uint64_t age_ns;              /* before the report */
+} hr__report_peer;
+
+typedef struct hr__report_ranks {
+	hr__rank self;                           /* count 0: the process is not a rank, and the other fields are 0 */
+	hr__report_peer peers[HR__REPORT_PEERS]; /* those with most bytes in use; by rank, then largest first */
+	uint32_t count, left_out;                /* in peers; others */
+	uint32_t ranks;                          /* other ranks that publish on this host */
+} hr__report_ranks;
+
 typedef struct hr__report {
 	uint64_t id;         /* of the report; 0 = the slot is empty or being written */
 	uint64_t sequence;   /* number of the report in the process, from 1 */
@@ -88,6 +105,8 @@ typedef struct hr__report {
 	uint32_t region_count, regions_left_out;
 	hr__run runs[HR__REPORT_RUNS];
 	uint32_t run_count;
+
+	hr__report_ranks ranks; /* of the job */
 
 	uint32_t longest_hold;  /* most chunks visited in one hold of a lock */
 	uint64_t chunks_visited;

@@ -297,6 +297,29 @@ static void write_region(hr__json *json, const hr__report *report, const hr__rep
 	hr__json_end_object(json);
 }
 
+/* Nothing for a process that is not a rank. */
+static void write_ranks(hr__json *json, const hr__report_ranks *ranks)
+{
+	if (!ranks->self.count) return;
+	hr__rank_json(json, &ranks->self);
+	hr__json_key(json, "other_ranks");
+	hr__json_array(json);
+	for (uint32_t i = 0; i < ranks->count && i < HR__REPORT_PEERS; i++) {
+		const hr__report_peer *peer = &ranks->peers[i];
+		hr__json_object(json);
+		field_number(json, "rank", peer->rank);
+		field_number(json, "process", peer->process);
+		field_text(json, "device", peer->device, sizeof peer->device);
+		field_number(json, "in_use_bytes", peer->in_use);
+		field_number(json, "peak_bytes", peer->peak);
+		field_number(json, "limit_bytes", peer->limit);
+		field_number(json, "age_ns", peer->age_ns);
+		hr__json_end_object(json);
+	}
+	hr__json_end_array(json);
+	field_number(json, "other_ranks_left_out", ranks->left_out);
+}
+
 static void write_entry(hr__json *json, const hr__report *report, const hr__log_entry *entry)
 {
 	char time[HR__REPORT_TIME_BYTES];
@@ -369,6 +392,7 @@ static void write_whole(hr__json *json, const hr__report *report)
 	for (uint32_t i = 0; i < report->region_count && i < HR__REPORT_REGIONS; i++) write_region(json, report, &report->regions[i]);
 	hr__json_end_array(json);
 	field_number(json, "regions_left_out", report->regions_left_out);
+	write_ranks(json, &report->ranks);
 	field_number(json, "longest_hold", report->longest_hold);
 	field_number(json, "chunks_visited", report->chunks_visited);
 	field_number(json, "log_total", report->log_total);

@@ -507,6 +507,38 @@ static void write_largest(struct report_page *page)
 	}
 }
 
+/* ---- other ranks of the job ---- */
+
+static void write_peer(struct report_page *page, const hr__report_peer *peer)
+{
+	char paragraph[PARAGRAPH_BYTES] = "", name[SAFE_BYTES(NAME_COLUMNS)], size[SIZE_BYTES], time[SHARE_BYTES];
+	append(paragraph, "rank %u: ", peer->rank);
+	if (peer->device[0]) {
+		append(paragraph, "%s in use", size_text(peer->in_use, size));
+		if (peer->limit) append(paragraph, " of %s", size_text(peer->limit, size));
+		append(paragraph, " on %s", safe(peer->device, sizeof peer->device, NAME_COLUMNS, name));
+		append(paragraph, ", %s at its peak", size_text(peer->peak, size));
+	} else {
+		append(paragraph, "nothing yet");
+	}
+	append(paragraph, "; process %u, %s before", peer->process, time_text(peer->age_ns, time));
+	put_times(page, ' ', INDENT);
+	wrap(page, INDENT, 2 * INDENT, paragraph);
+}
+
+static void write_ranks(struct report_page *page)
+{
+	const hr__report_ranks *ranks = &page->report->ranks;
+	uint32_t count = ranks->count < HR__REPORT_PEERS ? ranks->count : HR__REPORT_PEERS;
+	char rest[160];
+	if (!ranks->self.count) return;
+	snprintf(rest, sizeof rest, " on this host; this is rank %u of %u", ranks->self.number, ranks->self.count);
+	heading(page, "Other ranks of the job", rest);
+	if (!count) put_format(page, "%*snone publishes statistics, as with headroom run or HEADROOM_TOP=1\n", INDENT, "");
+	for (uint32_t i = 0; i < count; i++) write_peer(page, &ranks->peers[i]);
+	if (ranks->left_out) put_format(page, "%*sand %u device%s with less\n", INDENT, "", ranks->left_out, hr__plural(ranks->left_out));
+}
+
 /* ---- memory map ---- */
 
 static void write_sizes(struct report_page *page)
@@ -700,6 +732,7 @@ bool hr__report_text(const hr__report *report, hr__report_sink sink, void *conte
 	write_holders(&page, HR_BY_OP);
 	write_holders(&page, HR_BY_SCOPE);
 	write_holders(&page, HR_BY_TAG);
+	write_ranks(&page);
 	write_largest(&page);
 	write_sizes(&page);
 	write_regions(&page);
