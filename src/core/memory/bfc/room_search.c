@@ -93,8 +93,8 @@ static bool is_item(const struct window_search *search, size_t index, uint64_t a
 	return index < search->item_count && search->items[index].address == address;
 }
 
-/* For HR_ASSERT; inline, so that release builds do not contain it. */
-static inline bool are_sorted(const hr__movable *items, size_t count)
+/* For HR_ASSERT; release builds do not contain it. */
+static inline __attribute__((unused)) bool are_sorted(const hr__movable *items, size_t count)
 {
 	for (size_t i = 1; i < count; i++)
 		if (items[i - 1].address >= items[i].address) return false;
