@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <pthread.h>
+#include <sys/sysinfo.h>
 
 namespace headroom {
 
@@ -21,6 +22,7 @@ bool verifies = false;
 RecomputeSetting recompute_setting = RECOMPUTE_OFF;
 size_t movable_bytes = DEFAULT_MOVABLE_BYTES;
 thread_local ThreadNames names;
+thread_local hr_allocator failed_allocator;
 
 // PyTorch names the threads of its backward pass. The threads that a program starts begin with the name of their parent, but are not made by them.
 hr_name ThreadNames::initial_tag()
@@ -81,7 +83,7 @@ static std::string holders_text(hr_holder_kind kind)
 	hr_holder holders[4];
 	size_t count = 0;
 	std::string text;
-	if (hr_allocator_get_holders(allocator, kind, holders, 4, &count)) return text;
+	if (hr_allocator_get_holders(failed_allocator, kind, holders, 4, &count)) return text;
 	bool named = false;
 	for (size_t i = 0; i < count; i++) {
 		const char *name = hr_name_text(holders[i].name);
@@ -101,7 +103,7 @@ static std::string out_of_memory_text()
 	hr_stats stats;
 	text += message;
 	hr_stats_init(&stats);
-	if (hr_allocator_get_stats(allocator, &stats) == HR_OK)
+	if (hr_allocator_get_stats(failed_allocator, &stats) == HR_OK)
 		text += "\n  memory: " + size_text(stats.bytes_in_use) + " in use of " + size_text(stats.bytes_limit) + ", " + size_text(stats.bytes_inactive) +
 			" of it evictable; largest free block " + size_text(stats.largest_free_block);
 	static const struct { hr_holder_kind kind; const char *label; } kinds[] = {{HR_BY_OP, "ops"}, {HR_BY_SCOPE, "modules"}, {HR_BY_TAG, "tags"}};
@@ -146,36 +148,69 @@ void throw_status(hr_status status)
 
 // ---- settings ----
 
-static hr_status configure_lms(const Settings &settings)
+// Kept for devices that are opened later.
+static Settings settings;
+static std::string spill_dir, policy;
+
+static void keep_settings(const Settings &given)
+{
+	settings = given;
+	if (given.spill_dir) settings.spill_dir = (spill_dir = given.spill_dir).c_str();
+	if (given.policy) settings.policy = (policy = given.policy).c_str();
+}
+
+// By default, the pinned memory of all devices together is at most half of the host's.
+static uint64_t default_host_limit(c10::DeviceIndex devices)
+{
+	struct sysinfo host;
+	return devices > 1 && sysinfo(&host) == 0 ? uint64_t(host.totalram) * host.mem_unit / 2 / static_cast<uint64_t>(devices) : 0;
+}
+
+static hr_status configure_lms(hr_allocator of, c10::DeviceIndex devices)
 {
 	hr_lms_options options;
 	hr_status status = hr_lms_options_init(&options);
 	if (status) return status;
 	options.enabled = true;
 	if (settings.host_limit) options.host_limit = settings.host_limit;
+	if (!options.host_limit) options.host_limit = default_host_limit(devices);
 	if (settings.spill_dir) options.spill_dir = settings.spill_dir;
 	if (settings.policy) options.policy = settings.policy;
 	if (settings.verify) options.verify = true;
 	if (settings.recompute == RECOMPUTE_OFF) options.recompute = false;
 	recompute_setting = options.recompute ? static_cast<RecomputeSetting>(settings.recompute) : RECOMPUTE_OFF;
-	return hr_lms_configure(allocator, &options);
+	return hr_lms_configure(of, &options);
 }
 
-hr_status open_allocator(hr_device device, const Settings &settings, const FrontTable &table)
+static hr_status create_allocator(hr_device device, c10::DeviceIndex devices, hr_allocator *out)
 {
-	if (!layout_is_known()) return HR_UNSUPPORTED; // a version of PyTorch whose DataPtr has another layout
 	hr_allocator_options options;
 	hr_allocator_options_init(&options);
 	options.name = "pytorch";
 	options.limit_bytes = settings.limit;
 	options.oom.report_allocations_on_oom = true;
-	hr_status status = hr_allocator_create(device, &options, &allocator);
+	hr_allocator made;
+	hr_status status = hr_allocator_create(device, &options, &made);
 	if (status) return status;
-	if (settings.lms && (status = configure_lms(settings))) {
-		hr_allocator_destroy(allocator);
-		allocator = hr_allocator{};
+	if (settings.lms && (status = configure_lms(made, devices))) {
+		hr_allocator_destroy(made);
 		return status;
 	}
+	*out = made;
+	return HR_OK;
+}
+
+hr_status open_another(hr_device device, hr_allocator *out)
+{
+	return create_allocator(device, front.devices(), out);
+}
+
+hr_status open_allocator(hr_device device, const Settings &given, const FrontTable &table)
+{
+	if (!layout_is_known()) return HR_UNSUPPORTED; // a version of PyTorch whose DataPtr has another layout
+	keep_settings(given);
+	hr_status status = create_allocator(device, table.devices(), &allocator);
+	if (status) return status;
 	front = table;
 	if (settings.movable) movable_bytes = settings.movable;
 	lms_enabled = settings.lms != 0;
@@ -193,6 +228,29 @@ extern "C" {
 HR_API uint64_t headroom_torch_allocator(void)
 {
 	return headroom::allocator.id;
+}
+
+// 0: nothing was allocated on the device.
+HR_API uint64_t headroom_torch_allocator_of(int device)
+{
+	return device >= 0 && device < headroom::front.devices() ? headroom::front.allocator(static_cast<c10::DeviceIndex>(device)).id : 0;
+}
+
+// Ends the step of each device that is in use, and begins the next.
+HR_API hr_status headroom_torch_step(void)
+{
+	static std::mutex lock;
+	static std::vector<bool> begun;
+	std::lock_guard<std::mutex> guard(lock);
+	begun.resize(static_cast<size_t>(headroom::front.devices()));
+	for (size_t i = 0; i < begun.size(); i++) {
+		hr_allocator of = headroom::front.allocator(static_cast<c10::DeviceIndex>(i));
+		hr_status status = of.id && begun[i] ? hr_step_end(of) : HR_OK;
+		if (of.id && !status) status = hr_step_begin(of);
+		if (status) return status;
+		begun[i] = of.id != 0;
+	}
+	return HR_OK;
 }
 
 HR_API void headroom_torch_watch_ops(int on)
@@ -254,7 +312,8 @@ HR_API void headroom_torch_name(c10::StorageImpl *storage, hr_name scope, hr_nam
 	const c10::DataPtr &data = storage->_mutable_data_ptr_no_checks();
 	hr_status ignored = HR_OK;
 	if (record) ignored = hr_tensor_set_names(record->tensor, scope, tag);
-	else if (data.get() && data.device().type() == headroom::front.type) ignored = hr_allocation_set_names(headroom::allocator, data.get(), scope, tag);
+	else if (data.get() && data.device().type() == headroom::front.type)
+		ignored = hr_allocation_set_names(headroom::front.allocator(headroom::index_of(data.device())), data.get(), scope, tag);
 	(void)ignored;
 }
 

@@ -134,8 +134,6 @@ Gpu &gpu_of(c10::DeviceIndex device);
 // NULL if nothing was allocated on it.
 Gpu *gpu_if_open(c10::DeviceIndex device);
 c10::DeviceIndex gpu_count();
-// Whether its tensors can be evicted.
-bool has_lms(const Gpu &gpu);
 
 // Makes the message of an OutOfMemoryError, calls the observers and throws.
 [[noreturn]] void fail_allocation(Gpu &gpu, hr_status status, size_t bytes);

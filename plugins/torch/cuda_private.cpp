@@ -125,7 +125,7 @@ void pool_free(Gpu &gpu, void *address, const Special &special)
 // Keeps count of a segment that is a block of the main allocator.
 static void count_own(Gpu &gpu, const PrivatePool &pool, size_t bytes, bool taken)
 {
-	if (pool.source || !has_lms(gpu)) return;
+	if (pool.source || !lms_enabled) return;
 	OwnSegments &own = gpu.own_segments;
 	own.count += taken ? 1 : -1;
 	own.bytes += taken ? static_cast<int64_t>(bytes) : -static_cast<int64_t>(bytes);
@@ -143,7 +143,7 @@ static void *take_segment(Gpu &gpu, PrivatePool &pool, size_t bytes, hr_status *
 	request.stream = HR_STREAM_HOST;
 	request.scope = names.scope;
 	request.tag = names.tag;
-	if (has_lms(gpu)) {
+	if (lms_enabled) {
 		forget_captured_streams(gpu);
 		*status = hr_alloc(gpu.segments, &request, &address);
 		return *status ? nullptr : address;
@@ -273,7 +273,7 @@ static void prepare_capture(Gpu &gpu)
 void pool_begin(Gpu &gpu, MempoolId_t id, std::function<bool(cudaStream_t)> filter)
 {
 	cudaStream_t stream = cuda::getCurrentCUDAStream(gpu.index).stream();
-	if (has_lms(gpu) && !filter(stream)) prepare_capture(gpu);
+	if (lms_enabled && !filter(stream)) prepare_capture(gpu);
 	std::lock_guard<std::mutex> guard(gpu.pool_lock);
 	for (const PoolFilter &other : gpu.filters) TORCH_CHECK(other.id != id, "beginAllocateToPool: already recording to mempool_id");
 	PrivatePool &pool = make_pool(gpu, id);

@@ -202,7 +202,7 @@ static bool visit_chunk(void *context, const hr_chunk_view *chunk)
 static std::set<void *> segments_in_main(Gpu &gpu)
 {
 	std::set<void *> found;
-	if (!has_lms(gpu)) return found;
+	if (!lms_enabled) return found;
 	std::lock_guard<std::mutex> guard(gpu.pool_lock);
 	for (const auto &pool : gpu.pools)
 		for (const auto &[base, segment] : pool->blocks.segments()) found.insert(reinterpret_cast<void *>(base));

@@ -249,8 +249,8 @@ static void free_main(Gpu &gpu, const PutOff &block)
 		bool bridged = !special.streams.empty() || special.external;
 		hr_status status = bridged ? hr_allocation_record_stream(gpu.main, block.address, gpu.bridge_number) : HR_OK;
 		if (status) return; // the block is unknown, so it cannot be freed either
-		if (lms_enabled && gpu.main.id == allocator.id) free_block(block.address); // it may have a record
-		else hr_free(gpu.main, block.address, HR_STREAM_HOST);
+		EngineCall call;
+		hr_free(gpu.main, block.address, HR_STREAM_HOST);
 	}
 	trace(native::TraceEntry::FREE_COMPLETED, gpu, block.address, 0, special.stream);
 }

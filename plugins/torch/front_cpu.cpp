@@ -8,7 +8,17 @@
 
 namespace headroom {
 
-static hr_stream cpu_stream()
+static c10::DeviceIndex one_device()
+{
+	return 1;
+}
+
+static hr_allocator the_allocator(c10::DeviceIndex)
+{
+	return allocator;
+}
+
+static hr_stream cpu_stream(c10::DeviceIndex)
 {
 	return HR_STREAM_HOST;
 }
@@ -68,7 +78,14 @@ extern "C" HR_API hr_status headroom_torch_install_cpu(const headroom::Settings 
 	if ((status = hr_device_find("EMU:0", &device)) && (status = hr_device_find("GPU:0", &device))) return status;
 	if (!guard_open()) return HR_NO_HOST_MEMORY;
 	emulated = device;
-	status = open_allocator(device, *settings, {c10::DeviceType::CPU, cpu_stream, settings->rests_on_copy != 0, nullptr, wait_for_stream});
+	FrontTable table{};
+	table.type = c10::DeviceType::CPU;
+	table.devices = one_device;
+	table.allocator = the_allocator;
+	table.stream = cpu_stream;
+	table.rests_on_copy = settings->rests_on_copy != 0;
+	table.wait_for_inputs = wait_for_stream;
+	status = open_allocator(device, *settings, table);
 	if (status) return status;
 	previous_allocator = c10::GetCPUAllocator();
 	handle_forks();

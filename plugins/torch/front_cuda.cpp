@@ -11,7 +11,7 @@
 
 namespace headroom {
 
-constexpr c10::DeviceIndex LMS_DEVICE = 0; // the records of movable tensors know one allocator
+constexpr c10::DeviceIndex FIRST_DEVICE = 0; // a block that is not in the table of special blocks is on it, or a tensor of the engine
 
 static std::atomic<Gpu *> gpus[MAX_GPUS];
 static std::mutex open_lock;
@@ -22,16 +22,11 @@ thread_local int shareable_depth = 0;
 
 // ---- GPUs ----
 
-bool has_lms(const Gpu &gpu)
-{
-	return lms_enabled && gpu.index == LMS_DEVICE;
-}
-
-static hr_status create_allocator(hr_device device, const char *name, hr_allocator *out)
+static hr_status create_segments(hr_device device, hr_allocator *out)
 {
 	hr_allocator_options options;
 	hr_allocator_options_init(&options);
-	options.name = name;
+	options.name = "pytorch pools";
 	options.limit_bytes = limit_setting;
 	options.oom.report_allocations_on_oom = true;
 	return hr_allocator_create(device, &options, out);
@@ -55,10 +50,11 @@ static Gpu &open_gpu(c10::DeviceIndex index)
 	auto gpu = std::make_unique<Gpu>();
 	gpu->index = index;
 	hr_status status = describe(*gpu);
-	if (!status && index == LMS_DEVICE) gpu->main = allocator;
-	else if (!status) status = create_allocator(gpu->device, "pytorch", &gpu->main);
-	if (!status && has_lms(*gpu)) gpu->segments = gpu->main; // one limit for both, and eviction makes room for either
-	else if (!status) status = create_allocator(gpu->device, "pytorch pools", &gpu->segments);
+	if (!status && index == FIRST_DEVICE) gpu->main = allocator;
+	else if (!status) status = open_another(gpu->device, &gpu->main);
+	if (!status && lms_enabled) gpu->segments = gpu->main; // one limit for both, and eviction makes room for either
+	else if (!status) status = create_segments(gpu->device, &gpu->segments);
+	failed_allocator = gpu->main;
 	if (status) throw_status(status);
 	gpu->limit = static_cast<uint64_t>(main_stats(*gpu).bytes_limit);
 	TORCH_CHECK(streams_open(*gpu), "Headroom could not create a stream on cuda:", int(index), ": ", hr_last_message());
@@ -84,6 +80,13 @@ c10::DeviceIndex gpu_count()
 	return count;
 }
 
+static hr_allocator allocator_of(c10::DeviceIndex device)
+{
+	if (device == FIRST_DEVICE) return allocator;
+	Gpu *gpu = gpu_if_open(device);
+	return gpu ? gpu->main : hr_allocator{};
+}
+
 // ---- the stream of the calling thread, for movable tensors ----
 
 static void synchronize(cudaStream_t stream)
@@ -91,14 +94,14 @@ static void synchronize(cudaStream_t stream)
 	if (!is_capturing(stream)) (void)cudaStreamSynchronize(stream); // an error is sticky, and PyTorch's next call reports it
 }
 
-static void synchronize_current()
+static void synchronize_current(c10::DeviceIndex device)
 {
-	synchronize(cuda::getCurrentCUDAStream(LMS_DEVICE).stream());
+	synchronize(cuda::getCurrentCUDAStream(device).stream());
 }
 
-static bool is_current_captured()
+static bool is_current_captured(c10::DeviceIndex device)
 {
-	return pool_filters.load(std::memory_order_acquire) && is_capturing(cuda::getCurrentCUDAStream(LMS_DEVICE).stream());
+	return pool_filters.load(std::memory_order_acquire) && is_capturing(cuda::getCurrentCUDAStream(device).stream());
 }
 
 static void swap_capture_mode(int *mode)
@@ -109,11 +112,11 @@ static void swap_capture_mode(int *mode)
 
 // A stream without a number is synchronized, and HR_STREAM_HOST stands for it. It also stands for a captured stream, whose work begins when the graph is
 // replayed. Does not throw, because deleters call it.
-static hr_stream current_stream()
+static hr_stream current_stream(c10::DeviceIndex device)
 {
 	try {
-		Gpu &gpu = gpu_of(LMS_DEVICE);
-		cuda::CUDAStream current = cuda::getCurrentCUDAStream(LMS_DEVICE);
+		Gpu &gpu = gpu_of(device);
+		cuda::CUDAStream current = cuda::getCurrentCUDAStream(device);
 		if (pool_filters.load(std::memory_order_acquire)) {
 			forget_captured_streams(gpu);
 			if (is_capturing(current.stream())) return HR_STREAM_HOST;
@@ -147,6 +150,7 @@ static void notify_observers(Gpu &gpu, size_t bytes)
 
 void fail_allocation(Gpu &gpu, hr_status status, size_t bytes)
 {
+	failed_allocator = gpu.main;
 	std::string text = failure_text(status); // before the observers, which may make other calls fail
 	if (status == HR_OUT_OF_MEMORY) {
 		gpu.ooms++;
@@ -186,7 +190,7 @@ static bool make_room(Gpu &gpu)
 // Headroom enforces the limit of each of its allocators. This is for both together, and for a fraction set later.
 static bool is_over_cap(Gpu &gpu, size_t bytes, uint64_t *used, uint64_t *cap)
 {
-	if (has_lms(gpu)) return false; // eviction makes room; the engine knows the limit
+	if (lms_enabled) return false; // eviction makes room; the engine knows the limit
 	*cap = gpu.cap.load(std::memory_order_relaxed);
 	uint64_t pools = gpu.pool_segment_bytes.load(std::memory_order_relaxed);
 	if (*cap == UINT64_MAX && (pools == 0 || limit_setting == 0)) return false;
@@ -236,7 +240,7 @@ static void *allocate_plain(Gpu &gpu, size_t bytes, cudaStream_t stream, bool ex
 	}
 	if (status) fail_allocation(gpu, status, bytes);
 	bool bridged = number == gpu.bridge_number;
-	if (bridged || gpu.index != LMS_DEVICE) mark_special(gpu, address, stream, external, bridged);
+	if (bridged || gpu.index != FIRST_DEVICE) mark_special(gpu, address, stream, external, bridged);
 	trace(native::TraceEntry::ALLOC, gpu, address, bytes, stream);
 	return address;
 }
@@ -316,7 +320,7 @@ static bool is_for_pool(Gpu &gpu)
 
 static bool is_movable(Gpu &gpu, size_t bytes)
 {
-	return lms_enabled && bytes >= movable_bytes && gpu.index == LMS_DEVICE && !shareable_depth && !is_for_pool(gpu);
+	return lms_enabled && bytes >= movable_bytes && !shareable_depth && !is_for_pool(gpu);
 }
 
 static c10::DataPtr allocate_movable(Gpu &gpu, size_t bytes, c10::Device device)
@@ -357,8 +361,8 @@ static void free_plain(Gpu &gpu, void *address)
 		put_off_free(gpu, address, special);
 		return;
 	}
-	if (lms_enabled) free_block(address);
-	else hr_free(gpu.main, address, HR_STREAM_HOST);
+	EngineCall call;
+	hr_free(gpu.main, address, HR_STREAM_HOST);
 	trace(native::TraceEntry::FREE_COMPLETED, gpu, address, 0, nullptr);
 }
 
@@ -369,7 +373,7 @@ static void delete_block(void *address)
 		Special special;
 		if (history_on.load(std::memory_order_relaxed)) history_gather(false);
 		if (special_count.load(std::memory_order_relaxed) && special_take(address, &special)) free_special(*gpu_if_open(special.device), address, special);
-		else free_plain(gpu_of(LMS_DEVICE), address);
+		else if (!lms_enabled || !free_unadopted(address)) free_plain(gpu_of(FIRST_DEVICE), address);
 	} catch (const c10::Error &) {
 		// CUDA has failed, or was unloaded because the process ends. The block is lost; PyTorch's next call reports the error.
 	}
@@ -471,14 +475,25 @@ struct CudaAllocator final : native::CUDAAllocator {
 		size_t free = 0, total = 0;
 		cuda::CUDAGuard guard(device);
 		C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
-		int64_t growth = std::min(static_cast<int64_t>(free), limit - stats.bytes_reserved - (has_lms(gpu) ? 0 : static_cast<int64_t>(gpu.pool_segment_bytes.load())));
+		int64_t growth = std::min(static_cast<int64_t>(free), limit - stats.bytes_reserved - (lms_enabled ? 0 : static_cast<int64_t>(gpu.pool_segment_bytes.load())));
 		*largest = static_cast<size_t>(std::max(std::max<int64_t>(stats.largest_free_block, growth), int64_t(0)));
+	}
+	// Of memory that is not special: the first GPU, unless it is that of a movable tensor.
+	static c10::DeviceIndex device_of(void *address)
+	{
+		hr_allocation_info info;
+		hr_allocation_info_init(&info);
+		for (c10::DeviceIndex i = 0; lms_enabled && i < gpu_count(); i++) {
+			Gpu *gpu = gpu_if_open(i);
+			if (gpu && hr_allocation_get_info(gpu->main, address, &info) == HR_OK) return i;
+		}
+		return FIRST_DEVICE;
 	}
 	void *getBaseAllocation(void *address, size_t *size) override
 	{
 		Special special;
-		special.device = LMS_DEVICE;
 		bool found = special_get(address, &special);
+		if (!found) special.device = device_of(address);
 		Gpu &gpu = gpu_of(special.device);
 		if (found && special.kind == Special::SHARED) {
 			if (size) *size = special.bytes;
@@ -540,7 +555,7 @@ struct CudaAllocator final : native::CUDAAllocator {
 		TORCH_CHECK(fraction >= 0 && fraction <= 1, "invalid fraction: ", fraction, ". Please set within [0, 1].");
 		Gpu &gpu = gpu_of(device);
 		uint64_t cap = static_cast<uint64_t>(fraction * static_cast<double>(gpu.total_bytes));
-		if (has_lms(gpu)) {
+		if (lms_enabled) {
 			hr_status status = hr_lms_set_limit(gpu.main, fraction == 1 ? 0 : std::max<uint64_t>(cap, 1));
 			if (status) throw_status(status);
 		}
@@ -650,8 +665,17 @@ extern "C" HR_API hr_status headroom_torch_install_cuda(const headroom::Settings
 	if (status || (status = hr_device_find("GPU:0", &device))) return status;
 	if (!guard_open()) return HR_NO_HOST_MEMORY;
 	limit_setting = settings->limit;
-	if ((status = open_allocator(device, *settings, {c10::DeviceType::CUDA, current_stream, true, synchronize_current, nullptr, is_current_captured, &pool_filters, swap_capture_mode})))
-		return status;
+	FrontTable table{};
+	table.type = c10::DeviceType::CUDA;
+	table.devices = gpu_count;
+	table.allocator = allocator_of;
+	table.stream = current_stream;
+	table.rests_on_copy = true;
+	table.synchronize = synchronize_current;
+	table.captured = is_current_captured;
+	table.captures = &pool_filters;
+	table.swap_capture_mode = swap_capture_mode;
+	if ((status = open_allocator(device, *settings, table))) return status;
 	c10::SetAllocator(c10::DeviceType::CUDA, instance, 0);
 	native::allocator.store(instance);
 	return HR_OK;

@@ -295,8 +295,8 @@ static bool run_on_host(Frame &frame, const std::vector<Record *> &records, cons
 
 static void end_host_run(Frame &frame)
 {
-	if (front.synchronize) front.synchronize(); // a restore reads what the op may have written
 	for (Record *record : frame.host_copies) {
+		if (front.synchronize) front.synchronize(record->device); // a restore reads what the op may have written
 		record->op = 0;
 		end_on_host(record);
 	}
@@ -346,6 +346,19 @@ static void skip_pinned()
 	thread.accesses.resize(left);
 }
 
+// Whether an op of the calling thread that uses [records] is captured into a graph.
+static bool is_captured(const std::vector<Record *> &records)
+{
+	if (!front.captures || front.captures->load(std::memory_order_acquire) == 0) return false;
+	c10::DeviceIndex last = -1;
+	for (const Record *record : records) {
+		if (record->device == last) continue;
+		last = record->device;
+		if (front.captured(last)) return true;
+	}
+	return false;
+}
+
 // Of an op that is captured into a graph, which uses them at their present address whenever it is replayed.
 static void keep_inputs(Frame &frame, const at::RecordFunction &function)
 {
@@ -365,7 +378,7 @@ static void pin_inputs(Frame &frame, const at::RecordFunction &function, const O
 		hr_status status = end_recipes_of(storage);
 		if (status) return fail_op(frame, function, status);
 	}
-	if (front.captured && front.captured()) return keep_inputs(frame, function);
+	if (is_captured(thread.records)) return keep_inputs(frame, function);
 	if (!info.collective) skip_pinned(); // a collective's pins are its own
 	if (thread.records.empty()) return;
 	// Waiting for a collective may run other ops on this thread, which use the lists.
@@ -492,7 +505,7 @@ static void end_collective(Frame &frame, const at::RecordFunction &function)
 	std::vector<Record *> created(thread.fresh.begin() + static_cast<ptrdiff_t>(frame.first_fresh), thread.fresh.end());
 	for (Record *record : pinned) record->op = 0;
 	for (Record *record : created) record->op = 0;
-	if (front.captured && front.captured()) return; // it is complete when the graph is replayed, and its records are kept
+	if (is_captured(pinned) || is_captured(created)) return; // it is complete when the graph is replayed, and its records are kept
 	if (!collective_begin(function.outputs(), frame.message, pinned, created)) return;
 	thread.pinned.resize(frame.first_pinned);
 	thread.fresh.resize(frame.first_fresh);
@@ -527,7 +540,7 @@ void section_begin(const std::vector<at::Tensor> &arguments)
 	for (const at::Tensor &tensor : arguments) visit_tensor(tensor, visit);
 	hr_status status = thread.records.empty() ? HR_OK : pin_records(thread.records.data(), thread.accesses.data(), thread.records.size());
 	std::vector<Record *> pinned = thread.records;
-	if (!status && front.captured && front.captured() && (status = keep_records(pinned.data(), pinned.size()))) unpin_records(pinned.data(), pinned.size());
+	if (!status && is_captured(pinned) && (status = keep_records(pinned.data(), pinned.size()))) unpin_records(pinned.data(), pinned.size());
 	if (status) {
 		std::string text = failure_text(status);
 		if (--thread.ops == 0) end_outermost();

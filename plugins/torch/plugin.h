@@ -47,14 +47,16 @@ namespace headroom {
 
 struct FrontTable {
 	c10::DeviceType type;
-	hr_stream (*stream)();                          // the stream of the calling thread; HR_STREAM_HOST on the CPU
+	c10::DeviceIndex (*devices)();                        // of the process
+	hr_allocator (*allocator)(c10::DeviceIndex device);   // id 0 = nothing was allocated on the device
+	hr_stream (*stream)(c10::DeviceIndex device);         // the stream of the calling thread; HR_STREAM_HOST on the CPU
 	// Where a storage points while it is not pinned. false: at an address without access, whether it was evicted or not, so that a use which no
 	// op announced faults at once. true: at its memory, or at its host copy when it was evicted, so that such a read is slow and right.
 	bool rests_on_copy;
-	void (*synchronize)(); // waits for the stream of the calling thread; nullptr = nothing to wait for
+	void (*synchronize)(c10::DeviceIndex device); // waits for the stream of the calling thread; nullptr = nothing to wait for
 	hr_status (*wait_for_inputs)(hr_stream stream); // waits until an op may read what was queued on [stream]; nullptr = ops are queued there too
 	// CUDA graphs; nullptr = the device has none.
-	bool (*captured)();                  // whether the stream of the calling thread is captured into a graph
+	bool (*captured)(c10::DeviceIndex device); // whether the stream of the calling thread is captured into a graph
 	const std::atomic<int> *captures;    // above 0 while one may be
 	void (*swap_capture_mode)(int *mode); // which calls of CUDA are forbidden to the calling thread while a stream is captured
 };
@@ -98,9 +100,10 @@ void *guard_address(size_t bytes);
 extern bool forked;
 void handle_forks();
 
-// The one front of the process, and the allocator it was given. Set once, before the first allocation.
+// The one front of the process, and the allocator of its first device. Set once, before the first allocation.
 extern FrontTable front;
 extern hr_allocator allocator;
+inline c10::DeviceIndex index_of(c10::Device device) { return device.has_index() ? device.index() : c10::DeviceIndex(0); }
 extern bool lms_enabled;
 extern bool verifies; // settings.verify
 extern RecomputeSetting recompute_setting; // RECOMPUTE_OFF without Large Model Support
@@ -111,6 +114,8 @@ constexpr size_t DEFAULT_MOVABLE_BYTES = 1 << 20;
 
 // Creates the allocator on [device] and registers the callbacks. A failure leaves PyTorch as it was; hr_last_message() has the reason.
 hr_status open_allocator(hr_device device, const Settings &settings, const FrontTable &table);
+// Creates the allocator of another device, with the same settings.
+hr_status open_another(hr_device device, hr_allocator *out);
 
 // ---- the calling thread ----
 
@@ -121,6 +126,9 @@ struct ThreadNames {
 };
 extern thread_local ThreadNames names;
 
+// The allocator of the thread's last call that failed, whose memory an out-of-memory message describes.
+extern thread_local hr_allocator failed_allocator;
+
 // Throws c10::OutOfMemoryError, or c10::Error for another status, with the text of the thread's last failed call.
 [[noreturn]] void throw_status(hr_status status);
 [[noreturn]] void throw_text(hr_status status, const std::string &text); // the same with another text
@@ -130,6 +138,7 @@ std::string failure_text(hr_status status);
 
 struct Record {
 	hr_tensor tensor{};
+	c10::DeviceIndex device = 0;
 	void *address = nullptr;  // while pinned
 	void *rest = nullptr;     // an address without access: its own for life, because programs tell storages apart by their address
 	size_t bytes = 0;
@@ -163,11 +172,13 @@ bool layout_is_known();
 c10::DataPtr allocate(size_t bytes, c10::Device device);
 // Frees what raw_allocate returned.
 void free_block(void *address);
+// The same if it is a tensor's; false, without any effect, if it is not.
+bool free_unadopted(void *address);
 
 // The record of a storage that Headroom allocated as a tensor, adopting it if it is seen for the first time; NULL for all others.
 Record *record_of(c10::StorageImpl *storage);
 
-// Pins [count] records, all or none; accesses[i] is that of records[i].
+// Pins [count] records, of any devices, all or none; accesses[i] is that of records[i].
 hr_status pin_records(Record *const *records, const hr_access *accesses, size_t count);
 // Unpins [records], and gives up the allocation pins of those of [fresh] that are adopted and whose contents were used. Releases all of them.
 void unpin_records(Record *const *records, size_t count, Record *const *fresh = nullptr, size_t fresh_count = 0);

@@ -38,9 +38,9 @@
 
 namespace headroom {
 
-static c10::Device device_of_tensors()
+static c10::Device device_at(c10::DeviceIndex index)
 {
-	return front.type == c10::DeviceType::CPU ? c10::Device(front.type) : c10::Device(front.type, 0);
+	return front.type == c10::DeviceType::CPU ? c10::Device(front.type) : c10::Device(front.type, index);
 }
 
 static c10::DispatchKey autocast_key()
@@ -133,6 +133,7 @@ struct Recipe {
 	}
 
 	const RepeatableOp &op;
+	c10::DeviceIndex device = -1; // of all its tensors; -1: not known yet
 	std::vector<KeptArgument> arguments;
 	std::vector<Record *> records; // of the inputs, with a reference each
 	std::vector<hr_tensor> inputs;
@@ -160,10 +161,18 @@ static int add_input(Recipe &recipe, Record *record)
 	return static_cast<int>(recipe.inputs.size() - 1);
 }
 
+// False if the op has tensors of several devices: the engine repeats an op on one.
+static bool is_of_device(Recipe &recipe, const c10::Device &device)
+{
+	if (device.type() != front.type) return true;
+	if (recipe.device < 0) recipe.device = index_of(device);
+	return recipe.device == index_of(device);
+}
+
 static bool keep_tensor(Recipe &recipe, const at::Tensor &tensor, KeptTensor &kept)
 {
 	if (!tensor.defined()) return true;
-	if (!is_plain(tensor)) return false;
+	if (!is_plain(tensor) || !is_of_device(recipe, tensor.device())) return false;
 	c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
 	c10::StorageImpl *storage = impl->unsafe_storage().unsafeGetStorageImpl();
 	Record *record = record_of(storage);
@@ -225,9 +234,8 @@ std::string take_failed_repeat()
 	return std::exchange(failed_repeat, std::string());
 }
 
-static at::Tensor tensor_at(const KeptTensor &kept, void *address)
+static at::Tensor tensor_at(const KeptTensor &kept, void *address, c10::Device device)
 {
-	c10::Device device = device_of_tensors();
 	c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), kept.storage_bytes, c10::DataPtr(address, device), nullptr, false));
 	c10::DispatchKey key = front.type == c10::DeviceType::CPU ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
 	at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), kept.type);
@@ -235,26 +243,26 @@ static at::Tensor tensor_at(const KeptTensor &kept, void *address)
 	return tensor;
 }
 
-static at::Tensor tensor_of(const KeptTensor &kept, const std::vector<void *> &addresses)
+static at::Tensor tensor_of(const KeptTensor &kept, const std::vector<void *> &addresses, c10::Device device)
 {
-	return kept.input == KEPT ? kept.tensor : tensor_at(kept, addresses[static_cast<size_t>(kept.input)]);
+	return kept.input == KEPT ? kept.tensor : tensor_at(kept, addresses[static_cast<size_t>(kept.input)], device);
 }
 
-static c10::IValue value_of(const KeptArgument &kept, const std::vector<void *> &addresses)
+static c10::IValue value_of(const KeptArgument &kept, const std::vector<void *> &addresses, c10::Device device)
 {
 	switch (kept.slot) {
 	case Slot::VALUE: return kept.value;
-	case Slot::TENSOR: return tensor_of(kept.tensors[0], addresses);
+	case Slot::TENSOR: return tensor_of(kept.tensors[0], addresses, device);
 	case Slot::TENSORS: {
 		c10::List<at::Tensor> list;
-		for (const KeptTensor &tensor : kept.tensors) list.push_back(tensor_of(tensor, addresses));
+		for (const KeptTensor &tensor : kept.tensors) list.push_back(tensor_of(tensor, addresses, device));
 		return list;
 	}
 	case Slot::OPTIONAL_TENSORS: break;
 	}
 	c10::List<std::optional<at::Tensor>> list;
 	for (const KeptTensor &one : kept.tensors) {
-		at::Tensor tensor = tensor_of(one, addresses);
+		at::Tensor tensor = tensor_of(one, addresses, device);
 		list.push_back(tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt);
 	}
 	return list;
@@ -264,10 +272,10 @@ static c10::IValue value_of(const KeptArgument &kept, const std::vector<void *> 
 struct GeneratorState {
 	at::Generator generator;
 	at::Tensor before;
-	explicit GeneratorState(const at::Tensor &state)
+	GeneratorState(const at::Tensor &state, c10::Device device)
 	{
 		if (!state.defined()) return;
-		generator = at::globalContext().defaultGenerator(device_of_tensors());
+		generator = at::globalContext().defaultGenerator(device);
 		std::lock_guard<std::mutex> guard(generator.mutex());
 		before = generator.get_state();
 		generator.set_state(state);
@@ -287,18 +295,18 @@ static void run_op(const Recipe &recipe, c10::Stack &stack)
 	c10::AutoGradMode without_gradients(false);
 	c10::impl::ForceDispatchKeyGuard below(c10::DispatchKeySet(c10::DispatchKey::BackendSelect),
 		c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset | c10::python_ks | c10::functorch_transforms_ks);
-	c10::DeviceGuard device(device_of_tensors());
-	GeneratorState generator(recipe.generator_state);
+	c10::DeviceGuard device(device_at(recipe.device));
+	GeneratorState generator(recipe.generator_state, device_at(recipe.device));
 	recipe.op.handle.callBoxed(stack);
 }
 
 // Makes the stream of the run current. It is that of the thread, or the default stream: where the thread's own has no number (HR_STREAM_HOST), and when a
 // tensor is destroyed.
-static void use_stream(hr_stream stream, c10::OptionalStreamGuard &guard)
+static void use_stream(hr_stream stream, c10::DeviceIndex device, c10::OptionalStreamGuard &guard)
 {
-	if (front.type == c10::DeviceType::CPU || stream == front.stream()) return;
+	if (front.type == c10::DeviceType::CPU || stream == front.stream(device)) return;
 	if (stream != HR_STREAM_DEFAULT) throw std::runtime_error("the stream of a recipe is neither the thread's nor the default one");
-	guard.reset_stream(c10::Stream(c10::Stream::DEFAULT, device_of_tensors()));
+	guard.reset_stream(c10::Stream(c10::Stream::DEFAULT, device_at(device)));
 }
 
 // Hands the memory of a result to the tensor that was dropped.
@@ -322,9 +330,9 @@ static hr_status repeat_op(const Recipe &recipe, const hr_recompute &call)
 		if (status) return status;
 	}
 	c10::OptionalStreamGuard stream;
-	use_stream(call.stream, stream);
+	use_stream(call.stream, recipe.device, stream);
 	c10::Stack stack;
-	for (const KeptArgument &argument : recipe.arguments) stack.push_back(value_of(argument, addresses));
+	for (const KeptArgument &argument : recipe.arguments) stack.push_back(value_of(argument, addresses, device_at(recipe.device)));
 	run_op(recipe, stack);
 	for (size_t i = 0; i < call.output_count; i++) {
 		if (!call.outputs[i].id) continue;
@@ -363,8 +371,12 @@ static void release(void *user)
 
 hr_status end_recipes_of(c10::StorageImpl *storage)
 {
-	hr_status status = hr_lms_end_recipes(allocator, reinterpret_cast<uint64_t>(storage), front.stream());
-	return status == HR_NOT_READY ? HR_OK : status; // no tensor yet
+	for (c10::DeviceIndex i = 0; i < front.devices(); i++) {
+		hr_allocator of = front.allocator(i);
+		hr_status status = of.id ? hr_lms_end_recipes(of, reinterpret_cast<uint64_t>(storage), front.stream(i)) : HR_OK;
+		if (status && status != HR_NOT_READY) return status; // not ready: no tensor yet
+	}
+	return HR_OK;
 }
 
 // A pin for writing ends it.
@@ -407,7 +419,8 @@ PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::A
 	for (const Record *record : recipe->records)
 		if (record->written == outermost_op) return nullptr;
 	if (draws_numbers(op, arguments)) {
-		at::Generator generator = at::globalContext().defaultGenerator(device_of_tensors());
+		if (recipe->device < 0) return nullptr;
+		at::Generator generator = at::globalContext().defaultGenerator(device_at(recipe->device));
 		std::lock_guard<std::mutex> guard(generator.mutex());
 		recipe->generator_state = generator.get_state();
 	}
@@ -439,6 +452,7 @@ void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, c
 		if (!results[i].isTensor() || !results[i].toTensor().defined() || !results[i].toTensor().has_storage()) continue;
 		Record *record = record_of(results[i].toTensor().storage().unsafeGetStorageImpl());
 		if (!record || !fills_storage(results[i].toTensor()) || std::find(created.begin(), created.end(), record) == created.end()) continue;
+		if (!is_of_device(*recipe, results[i].toTensor().device())) return;
 		recipe->results.push_back(i);
 		recipe->outputs.push_back(record->tensor);
 		records.push_back(record);

@@ -61,12 +61,16 @@ static c10::DataPtr allocate_block(size_t bytes, c10::Device device)
 	hr_request request = hr_request_of(bytes);
 	void *address = nullptr;
 	request.alignment = c10::gAlignment < 256 ? 0 : c10::gAlignment; // 0: the granularity, 256
-	request.stream = front.stream();
+	request.stream = front.stream(index_of(device));
 	request.scope = names.scope;
 	request.tag = names.tag;
-	hr_status status = hr_alloc(allocator, &request, &address);
-	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = hr_alloc(allocator, &request, &address);
-	if (status) throw_status(status);
+	hr_allocator of = front.allocator(index_of(device));
+	hr_status status = hr_alloc(of, &request, &address);
+	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = hr_alloc(of, &request, &address);
+	if (status) {
+		failed_allocator = of;
+		throw_status(status);
+	}
 	return c10::DataPtr(address, address, free_small, device);
 }
 
@@ -81,10 +85,11 @@ static hr_status create_tensor(size_t bytes, Record *record, hr_tensor *tensor, 
 	options.tag = names.tag;
 	if (front.rests_on_copy) options.moved = contents_moved;
 	options.user = record;
-	hr_status status = hr_tensor_create(allocator, &options, tensor);
+	hr_stream stream = front.stream(record->device);
+	hr_status status = hr_tensor_create(failed_allocator = front.allocator(record->device), &options, tensor);
 	if (status) return status;
-	status = hr_tensor_pin(*tensor, HR_OVERWRITE, front.stream());
-	if (status == HR_OK && (status = hr_tensor_get_address(*tensor, address))) hr_tensor_unpin(*tensor, front.stream());
+	status = hr_tensor_pin(*tensor, HR_OVERWRITE, stream);
+	if (status == HR_OK && (status = hr_tensor_get_address(*tensor, address))) hr_tensor_unpin(*tensor, stream);
 	if (status) hr_tensor_destroy(*tensor);
 	return status;
 }
@@ -94,6 +99,7 @@ static c10::DataPtr allocate_tensor(size_t bytes, c10::Device device)
 	hr_tensor tensor{};
 	void *address = nullptr;
 	auto owner = std::make_unique<Record>();
+	owner->device = index_of(device);
 	hr_status status = create_tensor(bytes, owner.get(), &tensor, &address);
 	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = create_tensor(bytes, owner.get(), &tensor, &address);
 	if (status) throw_status(status);
@@ -129,14 +135,24 @@ static void free_small(void *address)
 	if (address) hr_free(allocator, address, HR_STREAM_HOST);
 }
 
-// Each tensor loses one pin. All in one call: the engine records what the stream has done so far once for each call.
-static void engine_unpin(const hr_tensor *tensors, size_t count)
+struct Unpinned {
+	hr_tensor tensor;
+	c10::DeviceIndex device;
+};
+
+// Each tensor loses one pin. Those of a device in one call: the engine records what the stream has done so far once for each call.
+static void engine_unpin(const Unpinned *unpinned, size_t count)
 {
 	if (!count) return;
 	c10::SmallVector<hr_pin, 32> pins;
-	for (size_t i = 0; i < count; i++) pins.push_back({tensors[i], HR_READ});
+	c10::SmallVector<Unpinned, 4> others;
+	for (size_t i = 0; i < count; i++) {
+		if (unpinned[i].device == unpinned[0].device) pins.push_back({unpinned[i].tensor, HR_READ});
+		else others.push_back(unpinned[i]);
+	}
+	engine_unpin(others.data(), others.size());
 	// Other failures are of the device, which could not read the tensor for the check; the tensor is unpinned all the same.
-	hr_status status = hr_tensor_unpin_all(pins.data(), count, front.stream());
+	hr_status status = hr_tensor_unpin_all(pins.data(), pins.size(), front.stream(unpinned[0].device));
 	if (status != HR_CORRUPT && status != HR_INVALID_ARGUMENT && status != HR_INVALID_HANDLE) return;
 	std::string text = hr_last_message();
 	std::lock_guard<std::mutex> guard(table().lock);
@@ -155,7 +171,8 @@ void give_up_pins(Record *record)
 		record->dead = true;
 	}
 	if (pins) table().pinned--;
-	for (; pins > 0; pins--) engine_unpin(&record->tensor, 1);
+	Unpinned unpinned{record->tensor, record->device};
+	for (; pins > 0; pins--) engine_unpin(&unpinned, 1);
 }
 
 // Gives up a reference. A tensor from which dropped ones are computed is destroyed after they have been, and there may be no room for that now.
@@ -192,7 +209,7 @@ static void destroy_record(Record *record)
 	destroy_tensor(record);
 }
 
-void free_block(void *address)
+bool free_unadopted(void *address)
 {
 	Record *record = nullptr;
 	{
@@ -204,7 +221,12 @@ void free_block(void *address)
 		}
 	}
 	if (record) destroy_record(record);
-	else free_small(address);
+	return record != nullptr;
+}
+
+void free_block(void *address)
+{
+	if (!free_unadopted(address)) free_small(address);
 }
 
 static void free_record(void *context)
@@ -290,26 +312,58 @@ static hr_status pin_in_child(Record *const *records, size_t count)
 	return HR_OK;
 }
 
+// Records of one device.
 static hr_status engine_pin(Record *const *records, const hr_access *accesses, size_t count)
 {
 	c10::SmallVector<hr_pin, 32> pins; // not of the thread: the call may repeat ops, which pin too
 	for (size_t i = 0; i < count; i++) pins.push_back({records[i]->tensor, accesses[i]});
-	return hr_tensor_pin_all(pins.data(), count, front.stream());
+	return hr_tensor_pin_all(pins.data(), count, front.stream(records[0]->device));
+}
+
+// Records of several devices, such as those of a copy between them.
+static hr_status pin_by_device(Record *const *records, const hr_access *accesses, size_t count)
+{
+	c10::SmallVector<Record *, 8> pinned;
+	for (c10::DeviceIndex device = 0; device < front.devices(); device++) {
+		c10::SmallVector<Record *, 8> some;
+		c10::SmallVector<hr_access, 8> their;
+		for (size_t i = 0; i < count; i++) {
+			if (records[i]->device != device) continue;
+			some.push_back(records[i]);
+			their.push_back(accesses[i]);
+		}
+		hr_status status = some.empty() ? HR_OK : pin_records(some.data(), their.data(), some.size());
+		if (status) {
+			unpin_records(pinned.data(), pinned.size());
+			return status;
+		}
+		pinned.append(some.begin(), some.end());
+	}
+	return HR_OK;
 }
 
 hr_status pin_records(Record *const *records, const hr_access *accesses, size_t count)
 {
 	if (forked) return pin_in_child(records, count);
+	for (size_t i = 1; i < count; i++)
+		if (records[i]->device != records[0]->device) return pin_by_device(records, accesses, count);
 	EngineCall call;
 	hr_status status = engine_pin(records, accesses, count);
 	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = engine_pin(records, accesses, count);
-	if (status) return status;
+	if (status) {
+		failed_allocator = front.allocator(records[0]->device);
+		return status;
+	}
 	for (size_t i = 0; i < count; i++) {
 		void *address = nullptr;
 		status = hr_tensor_get_address(records[i]->tensor, &address);
 		if (status) { // a move on the device failed: give back everything
 			unpin_records(records, i);
-			for (size_t j = i; j < count; j++) engine_unpin(&records[j]->tensor, 1);
+			for (size_t j = i; j < count; j++) {
+				Unpinned unpinned{records[j]->tensor, records[j]->device};
+				engine_unpin(&unpinned, 1);
+			}
+			failed_allocator = front.allocator(records[0]->device);
 			return status;
 		}
 		std::lock_guard<std::mutex> guard(table().lock);
@@ -404,13 +458,13 @@ static void name_if_workspace(Record *record)
 
 static void unpin_in_engine(Record *const *records, size_t count, Record *const *fresh, size_t fresh_count)
 {
-	c10::SmallVector<hr_tensor, 32> tensors;
+	c10::SmallVector<Unpinned, 32> unpinned;
 	for (size_t i = 0; i < count; i++)
-		if (forget_pin(records[i])) tensors.push_back(records[i]->tensor);
+		if (forget_pin(records[i])) unpinned.push_back({records[i]->tensor, records[i]->device});
 	for (size_t i = 0; i < fresh_count; i++)
-		if (take_allocation_pin(fresh[i]) && forget_pin(fresh[i])) tensors.push_back(fresh[i]->tensor);
+		if (take_allocation_pin(fresh[i]) && forget_pin(fresh[i])) unpinned.push_back({fresh[i]->tensor, fresh[i]->device});
 	for (size_t i = 0; i < fresh_count; i++) name_if_workspace(fresh[i]);
-	engine_unpin(tensors.data(), tensors.size());
+	engine_unpin(unpinned.data(), unpinned.size());
 }
 
 void unpin_records(Record *const *records, size_t count, Record *const *fresh, size_t fresh_count)

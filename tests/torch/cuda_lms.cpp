@@ -1,7 +1,7 @@
 // cuda_lms.cpp - Large Model Support of the CUDA front without a card (fake_cuda_runtime.h): movable tensors and CUDA graphs.
 //
 // Ops are registered as PyTorch's are. Their kernels run on the calling thread, after what the engine has queued for their stream; those of a captured
-// stream run when the graph is replayed, at the addresses that they had during the capture.
+// stream run when the graph is replayed, at the addresses that they had during the capture. There are two GPUs.
 #include "fake_cuda_runtime.h"
 
 #include <ATen/core/Tensor.h>
@@ -62,6 +62,7 @@ static void kernel_fill(const at::Tensor &x, int64_t value)
 
 static at::Tensor kernel_add(const at::Tensor &x, const at::Tensor &y)
 {
+	c10::cuda::CUDAGuard guard(x.device());
 	at::Tensor sum = make_tensor(size_of(x));
 	launch(x.device(), [a = bytes_of(x), b = bytes_of(y), to = bytes_of(sum), size = size_of(x)] {
 		for (size_t i = 0; i < size; i += 512) memset(to + i, a[i] + b[i], 512);
@@ -79,8 +80,16 @@ static int64_t kernel_read(const at::Tensor &x)
 	return value;
 }
 
+// As PyTorch copies between GPUs: on the stream of the source, before and after which that of the target waits.
+static void kernel_copy(const at::Tensor &to, const at::Tensor &from)
+{
+	MUST(hr_stream_synchronize(device_of(to.device().index()), HR_STREAM_DEFAULT) == HR_OK);
+	launch(from.device(), [to = bytes_of(to), at = bytes_of(from), size = size_of(from)] { memcpy(to, at, size); });
+}
+
 TORCH_LIBRARY(check, library)
 {
+	library.def("copy(Tensor(a!) to, Tensor source) -> ()");
 	library.def("fill(Tensor(a!) x, int value) -> ()");
 	library.def("add(Tensor x, Tensor y) -> Tensor");
 	library.def("read(Tensor x) -> int");
@@ -88,6 +97,7 @@ TORCH_LIBRARY(check, library)
 
 TORCH_LIBRARY_IMPL(check, CUDA, library)
 {
+	library.impl("copy", kernel_copy);
 	library.impl("fill", kernel_fill);
 	library.impl("add", kernel_add);
 	library.impl("read", kernel_read);
@@ -98,6 +108,7 @@ template <typename Signature> static auto op(const char *name)
 	return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").typed<Signature>();
 }
 static void fill(const at::Tensor &x, int64_t value) { op<void(const at::Tensor &, int64_t)>("check::fill").call(x, value); }
+static void copy(const at::Tensor &to, const at::Tensor &from) { op<void(const at::Tensor &, const at::Tensor &)>("check::copy").call(to, from); }
 static at::Tensor add(const at::Tensor &x, const at::Tensor &y) { return op<at::Tensor(const at::Tensor &, const at::Tensor &)>("check::add").call(x, y); }
 static int64_t value_of(const at::Tensor &x) { return op<int64_t(const at::Tensor &)>("check::read").call(x); }
 
@@ -108,13 +119,15 @@ static at::Tensor filled(size_t bytes, int64_t value)
 	return tensor;
 }
 
-static int64_t evictions(c10::DeviceIndex = 0)
+static hr_lms_stats lms_stats(c10::DeviceIndex device = 0)
 {
 	hr_lms_stats stats;
 	hr_lms_stats_init(&stats);
-	MUST(hr_lms_get_stats(hr_allocator{headroom_torch_allocator()}, &stats) == HR_OK);
-	return stats.num_evictions;
+	MUST(hr_lms_get_stats(hr_allocator{headroom_torch_allocator_of(device)}, &stats) == HR_OK);
+	return stats;
 }
+
+static int64_t evictions(c10::DeviceIndex device = 0) { return lms_stats(device).num_evictions; }
 
 static int64_t reserved() { return stat(allocator->getDeviceStats(0).reserved_bytes).current; }
 
@@ -128,11 +141,18 @@ static std::vector<at::Tensor> crowd()
 	return tensors;
 }
 
+static std::vector<at::Tensor> crowd_on(c10::DeviceIndex device)
+{
+	c10::cuda::CUDAGuard guard(device);
+	return crowd();
+}
+
 static void check_crowd(const std::vector<at::Tensor> &tensors)
 {
-	int64_t before = evictions();
+	c10::DeviceIndex device = tensors[0].device().index();
+	int64_t before = evictions(device);
 	for (size_t i = 0; i < tensors.size(); i++) MUST(value_of(tensors[i]) == int64_t(i));
-	MUST(evictions() > before);
+	MUST(evictions(device) > before);
 }
 
 // ---- the checks ----
@@ -361,6 +381,139 @@ static void a_pool_of_one_thread_takes_nothing_of_others()
 	MUST(pool_bytes(id) == 0);
 }
 
+// ---- several GPUs ----
+
+static void every_gpu_evicts_to_its_own_limit()
+{
+	int64_t base = allocated(1), first = evictions(0), pinned = headroom_torch_pinned_records();
+	{
+		std::vector<at::Tensor> others = crowd_on(1);
+		check_crowd(others); // the current device is 0
+		MUST(evictions(0) == first && stat(allocator->getDeviceStats(1).reserved_bytes).current <= int64_t(LIMIT));
+		at::Tensor sum = add(others[3], others[4]);
+		MUST(sum.device().index() == 1 && value_of(sum) == 7);
+		std::vector<at::Tensor> own = crowd();
+		check_crowd(own);
+		check_crowd(others);
+	}
+	MUST(allocated(1) == base && headroom_torch_pinned_records() == pinned);
+	c10::cuda::CUDAGuard guard(1);
+	void *raw = allocator->raw_allocate(4 * MIB);
+	size_t size = 0;
+	MUST(allocated(1) == base + int64_t(4 * MIB) && allocator->getBaseAllocation(raw, &size) == raw && size == 4 * MIB);
+	allocator->raw_deallocate(raw);
+	MUST(allocated(1) == base);
+	int64_t ooms[] = {allocator->getDeviceStats(0).num_ooms, allocator->getDeviceStats(1).num_ooms};
+	MUST(message_of([] { allocator->allocate(1ull << 40); }).find("out of memory") != std::string::npos);
+	MUST(allocator->getDeviceStats(0).num_ooms == ooms[0] && allocator->getDeviceStats(1).num_ooms == ooms[1] + 1);
+}
+
+static void a_copy_between_gpus_restores_both_sides()
+{
+	int64_t pinned = headroom_torch_pinned_records();
+	std::vector<at::Tensor> here = crowd(), there = crowd_on(1);
+	int64_t before[] = {evictions(0), evictions(1)};
+	for (size_t i = 0; i < here.size(); i++) copy(there[i], here[(i + 5) % here.size()]);
+	for (size_t i = 0; i < here.size(); i++) MUST(value_of(there[i]) == int64_t((i + 5) % here.size()));
+	for (size_t i = 0; i < here.size(); i++) copy(here[i], there[i]);
+	for (size_t i = 0; i < here.size(); i++) MUST(value_of(here[i]) == int64_t((i + 5) % here.size()));
+	MUST(evictions(0) > before[0] && evictions(1) > before[1]);
+	MUST(headroom_torch_pinned_records() == pinned);
+}
+
+// The op gets the host copy of the source, and the target as it is.
+static void a_copy_from_a_gpu_without_room_reads_the_host_copy()
+{
+	int64_t pinned = headroom_torch_pinned_records();
+	auto keep = op<void(const std::vector<at::Tensor> &)>("headroom::keep");
+	{
+		std::vector<at::Tensor> there = crowd_on(1), kept;
+		at::Tensor target = filled(SIZE, 99);
+		{
+			c10::cuda::CUDAGuard guard(1);
+			std::string text = message_of([&] {
+				for (int i = 0; i < 16; i++) {
+					kept.push_back(filled(SIZE, 50));
+					keep.call({kept.back()});
+				}
+			});
+			MUST(text.find("out of memory") != std::string::npos);
+		}
+		for (size_t i = 0; i < there.size(); i++) {
+			copy(target, there[i]);
+			MUST(value_of(target) == int64_t(i));
+		}
+	}
+	MUST(headroom_torch_pinned_records() == pinned);
+	check_crowd(crowd_on(1));
+}
+
+static void a_graph_of_one_gpu_keeps_nothing_of_another()
+{
+	const MempoolId_t id{0, 26};
+	int64_t pinned = headroom_torch_pinned_records(), base = allocated(1);
+	Graph graph;
+	{
+		std::vector<at::Tensor> here = crowd(), there = crowd_on(1);
+		at::Tensor x = there[2], y = there[3], sum;
+		recorded = &graph;
+		{
+			Capture capture(id, c10::cuda::getStreamFromPool(false, 1));
+			sum = add(x, y);
+			check_crowd(here); // not captured
+		}
+		recorded = nullptr;
+		MUST(headroom_torch_pinned_records() == pinned + 2);
+		unsigned char *at = bytes_of(x);
+		check_crowd(there);
+		MUST(bytes_of(x) == at);
+		graph.replay();
+		MUST(value_of(sum) == 5);
+	}
+	allocator->releasePool(1, id);
+	allocator->emptyCache({0, 0});
+	MUST(allocated(1) == base && headroom_torch_pinned_records() == pinned);
+}
+
+static void sections_have_arguments_of_several_gpus()
+{
+	auto begin = op<void(const std::vector<at::Tensor> &)>("headroom::section_begin"), end = op<void(const std::vector<at::Tensor> &)>("headroom::section_end");
+	int64_t pinned = headroom_torch_pinned_records();
+	std::vector<at::Tensor> here = crowd(), there = crowd_on(1);
+	begin.call({here[1], there[2]});
+	unsigned char *first = bytes_of(here[1]), *second = bytes_of(there[2]);
+	check_crowd(here);
+	check_crowd(there);
+	MUST(bytes_of(here[1]) == first && bytes_of(there[2]) == second && first[0] == 1 && second[0] == 2);
+	end.call({});
+	MUST(headroom_torch_pinned_records() == pinned);
+}
+
+static void threads_use_gpus_of_their_own()
+{
+	std::vector<std::thread> threads;
+	for (c10::DeviceIndex device : {0, 1, 1})
+		threads.emplace_back([device] {
+			c10::cuda::CUDAGuard guard(device);
+			std::vector<at::Tensor> tensors;
+			for (int turn = 0; turn < 3; turn++) {
+				for (int i = 0; i < 10; i++) tensors.push_back(filled(SIZE, i));
+				for (int i = 0; i < 10; i++) MUST(value_of(tensors[size_t(i)]) == i);
+				tensors.clear();
+			}
+		});
+	for (auto &thread : threads) thread.join();
+}
+
+static void a_step_is_one_of_all_gpus()
+{
+	MUST(headroom_torch_step() == HR_OK); // the first one begins
+	int64_t steps[] = {lms_stats(0).num_steps, lms_stats(1).num_steps};
+	for (int i = 0; i < 2; i++) MUST(headroom_torch_step() == HR_OK);
+	MUST(lms_stats(0).num_steps == steps[0] + 2 && lms_stats(1).num_steps == steps[1] + 2);
+	MUST(headroom_torch_allocator_of(2) == 0 && headroom_torch_allocator_of(-1) == 0);
+}
+
 int main()
 {
 	Settings settings;
@@ -371,7 +524,9 @@ int main()
 #define CASE(name) {#name, name}
 		CASE(movable_tensors_are_counted_and_freed), CASE(streams_recorded_for_a_movable_tensor_do_not_outlive_it), CASE(a_graph_keeps_what_its_ops_use),
 		CASE(a_graph_and_tensors_share_the_limit), CASE(a_graph_keeps_the_arguments_of_a_section), CASE(tensors_are_freed_and_moved_during_a_capture),
-		CASE(a_capture_that_finds_no_room_raises), CASE(a_pool_of_one_thread_takes_nothing_of_others),
+		CASE(a_capture_that_finds_no_room_raises), CASE(a_pool_of_one_thread_takes_nothing_of_others), CASE(every_gpu_evicts_to_its_own_limit),
+		CASE(a_copy_between_gpus_restores_both_sides), CASE(a_copy_from_a_gpu_without_room_reads_the_host_copy), CASE(a_graph_of_one_gpu_keeps_nothing_of_another),
+		CASE(sections_have_arguments_of_several_gpus), CASE(threads_use_gpus_of_their_own), CASE(a_step_is_one_of_all_gpus),
 #undef CASE
 	};
 	for (const auto &check : checks) {

@@ -162,12 +162,12 @@ struct Settings { // as in plugin.h
 	uint64_t limit = 900 * MIB, movable = 0, host_limit = 0;
 	const char *spill_dir = nullptr, *policy = nullptr;
 	int lms = 0, verify = 0, rests_on_copy = 0, recompute = 0;
-	const uint64_t *limits = nullptr;
-	uint64_t limit_count = 0;
 };
 hr_status headroom_torch_install_cuda(const Settings *settings);
 void headroom_torch_shareable(int change);
 uint64_t headroom_torch_allocator(void);
+uint64_t headroom_torch_allocator_of(int device);
+hr_status headroom_torch_step(void);
 }
 
 namespace c10::cuda::_internal {
@@ -179,7 +179,7 @@ C10_CUDA_API void setHasPrimaryContext(bool (*function)(DeviceIndex)); // libtor
 static native::CUDAAllocator *allocator;
 
 static c10::CachingDeviceAllocator::Stat stat(const c10::CachingDeviceAllocator::StatArray &array) { return array[0]; }
-static int64_t allocated() { return stat(allocator->getDeviceStats(0).allocated_bytes).current; }
+static int64_t allocated(c10::DeviceIndex device = 0) { return stat(allocator->getDeviceStats(device).allocated_bytes).current; }
 
 static cudaStream_t external_stream()
 {
@@ -203,13 +203,13 @@ struct Capture { // what torch.cuda.graph does
 	Capture(MempoolId_t pool, c10::cuda::CUDAStream on) : stream(on), id(pool)
 	{
 		cudaStream_t raw = stream.stream();
-		allocator->beginAllocateToPool(0, id, [raw](cudaStream_t asked) { return asked == raw && capturing.count(raw); });
+		allocator->beginAllocateToPool(stream.device_index(), id, [raw](cudaStream_t asked) { return asked == raw && capturing.count(raw); });
 		set_capturing(raw, true);
 	}
 	~Capture()
 	{
 		set_capturing(stream.stream(), false);
-		allocator->endAllocateToPool(0, id);
+		allocator->endAllocateToPool(stream.device_index(), id);
 	}
 };
 

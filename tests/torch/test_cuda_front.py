@@ -37,7 +37,7 @@ folder = Path(torch.__file__).resolve().parent / "lib"
 libraries = [str(plugin), f"-L{folder}", "-lc10_cuda", "-lc10", "-ltorch_cpu", str(_library.path()), f"-Wl,-rpath,{folder}:{_library.path().parent}"]
 subprocess.run(command + ["-g", "-fvisibility=default", "-rdynamic", sys.argv[1], "-o", output, *libraries, "-Wl,--unresolved-symbols=ignore-all"], check=True)
 nvidia = sorted(Path(torch.__file__).resolve().parents[1].glob("nvidia/*/lib"))
-environment = dict(os.environ, HEADROOM_EMULATED="memory=1GiB", LD_LIBRARY_PATH=":".join(map(str, nvidia)))
+environment = dict(os.environ, HEADROOM_EMULATED=f"memory=1GiB,devices={sys.argv[3]}", FAKE_GPUS=sys.argv[3], LD_LIBRARY_PATH=":".join(map(str, nvidia)))
 subprocess.run([output], env=environment, check=True)
 """
 
@@ -107,17 +107,17 @@ class CudaFront(unittest.TestCase):
             self.assertIn(result.stdout.split(":")[0].strip(), ("ok", "skipped"))
             print(result.stdout, end="")
 
-    def run_checks(self, source):
+    def run_checks(self, source, gpus):
         with tempfile.TemporaryDirectory() as folder:
-            result = environment.run_python("-c", PROGRAM, HERE / source, Path(folder) / "checks")
+            result = environment.run_python("-c", PROGRAM, HERE / source, Path(folder) / "checks", gpus)
             self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-6000:])
             print(result.stdout, end="")
 
     def test_memory_is_counted_reused_and_returned(self):
-        self.run_checks("cuda_front.cpp")
+        self.run_checks("cuda_front.cpp", 1)
 
-    def test_graphs_keep_what_they_use_and_everything_else_moves(self):
-        self.run_checks("cuda_lms.cpp")
+    def test_graphs_keep_what_they_use_and_everything_else_moves_on_every_gpu(self):
+        self.run_checks("cuda_lms.cpp", 2)
 
 
 if __name__ == "__main__":

@@ -115,22 +115,41 @@ def _install_by_run(device):
     _by_run = True
 
 
-def stats():
-    """The allocator's statistics, such as bytes_in_use and peak_bytes_in_use (headroom.h, HR_STATS_TABLE)."""
-    return _stats.allocator_stats(_need().headroom_torch_allocator())
+def _index_of(device):
+    if _device == "cpu":
+        return 0
+    if device is None:
+        return torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+    if isinstance(device, int):
+        return device
+    index = torch.device(device).index
+    return _index_of(None) if index is None else index
 
 
-def holders(by="tag"):
+def _allocator(device):
+    plugin, index = _need(), _index_of(device)
+    allocator = plugin.headroom_torch_allocator_of(index)
+    if not allocator:
+        raise RuntimeError(f"nothing was allocated on {_device}:{index} yet, so it has no statistics")
+    return allocator
+
+
+def stats(device=None):
+    """The statistics of a device's allocator, such as bytes_in_use and peak_bytes_in_use (headroom.h, HR_STATS_TABLE). None: the current device."""
+    return _stats.allocator_stats(_allocator(device))
+
+
+def holders(by="tag", device=None):
     """Bytes on the device by "tag" (weights, activations, ...), "scope" (the path of the module) or "op", largest first. Evicted tensors are not on the device."""
-    return _stats.allocator_holders(_need().headroom_torch_allocator(), by)
+    return _stats.allocator_holders(_allocator(device), by)
 
 
-def lms_stats():
-    """Evictions, restores, copied bytes and the rest of HR_LMS_STATS_TABLE (headroom_lms.h), and the ops that ran on host copies. All 0 before the first large
-    tensor."""
+def lms_stats(device=None):
+    """Evictions, restores, copied bytes and the rest of HR_LMS_STATS_TABLE (headroom_lms.h), and the ops of all devices that ran on host copies. All 0 before
+    the first large tensor."""
     plugin = _need()
     try:
-        values = _stats.lms_stats(plugin.headroom_torch_allocator())
+        values = _stats.lms_stats(_allocator(device))
     except _library.Error as error:
         if error.status != "HR_NOT_READY":
             raise
@@ -146,10 +165,12 @@ def check():
     count = plugin.headroom_torch_violations(text, len(text))
     if count:
         raise _library.Error(f"{count} times an op wrote what it said it reads, first: {text.value.decode(errors='replace')}")
-    allocator = plugin.headroom_torch_allocator()
-    _library.library.hr_allocator_check(allocator)
-    if lms_stats()["num_tensors"]:
-        _library.library.hr_lms_check(allocator)
+    for index in range(torch.cuda.device_count() if _device == "cuda" else 1):
+        allocator = plugin.headroom_torch_allocator_of(index)
+        if allocator:
+            _library.library.hr_allocator_check(allocator)
+            if lms_stats(index)["num_tensors"]:
+                _library.library.hr_lms_check(allocator)
 
 
 def step():

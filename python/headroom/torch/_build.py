@@ -148,6 +148,11 @@ def load(cuda):
     plugin = ctypes.CDLL(str(path))
     plugin.headroom_torch_allocator.restype = ctypes.c_uint64
     plugin.headroom_torch_allocator.argtypes = []
+    plugin.headroom_torch_allocator_of.restype = ctypes.c_uint64
+    plugin.headroom_torch_allocator_of.argtypes = [ctypes.c_int]
+    plugin.headroom_torch_step.restype = ctypes.c_int
+    plugin.headroom_torch_step.argtypes = []
+    plugin.headroom_torch_step.errcheck = _library.check
     for name in ("headroom_torch_pinned_records", "headroom_torch_ops_on_host"):
         getattr(plugin, name).restype = ctypes.c_int64
         getattr(plugin, name).argtypes = []

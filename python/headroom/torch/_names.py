@@ -31,13 +31,11 @@ class Names:
     def __init__(self, plugin, device_type):
         self.plugin = plugin
         self.device_type = device_type
-        self.allocator = plugin.headroom_torch_allocator()
         self.paths = {}                           # id of a module: number of its name, and a reference that removes the entry with the module
         self.lazy = weakref.WeakSet()             # modules that make their parameters in their first forward
         self.inputs = intern("inputs")
         self.optimizer = intern("optimizer")
         self.weights = intern("weights")
-        self.in_step = False
 
     def install(self):
         self.wrap_call()
@@ -154,8 +152,5 @@ class Names:
         self.step()
 
     def step(self):
-        if self.in_step:
-            library.hr_step_end(self.allocator)
-        library.hr_step_begin(self.allocator)
-        self.in_step = True
+        self.plugin.headroom_torch_step()
         self.plugin.headroom_torch_set_tag(self.inputs)  # not the tag before: an update that raised has left its own
