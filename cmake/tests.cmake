@@ -37,7 +37,7 @@ endfunction()
 # that is not must be able to load them too. Tests never use a card that the machine may have, unless they are started by hand.
 foreach(kind whole old)
 	add_library(fake_cuda_${kind} SHARED tests/fake_cuda/fake_cuda.c tests/fake_cuda/fake_launch.c tests/fake_cuda/fake_module.c
-		tests/fake_cuda/fake_program.c)
+		tests/fake_cuda/fake_program.c tests/fake_cuda/fake_sharing.c)
 	set_target_properties(fake_cuda_${kind} PROPERTIES OUTPUT_NAME cuda SUFFIX .so.1 C_VISIBILITY_PRESET hidden
 		LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fake_cuda/${kind})
 	target_include_directories(fake_cuda_${kind} PRIVATE tests src plugins/cuda)

@@ -32,7 +32,9 @@ types="CUresult CUdevice CUdeviceptr CUmemGenericAllocationHandle CUcontext CUst
 	CUmemAllocationGranularity_flags CUmemLocation CUmemAllocationProp CUmemAccessDesc CUctx_st CUstream_st CUevent_st
 	CUfunction CUmemoryPool CUpointer_attribute CUstreamCaptureStatus CUkernel CUmodule CUlibrary CUlaunchAttribute CUlaunchConfig
 	CUlaunchAttribute_st CUkern_st CUmod_st CUlib_st CUfunc_st CUmemPoolHandle_st
-	CUgraph CUgraphExec CUgraph_st CUgraphExec_st CUstreamCaptureMode"
+	CUgraph CUgraphExec CUgraph_st CUgraphExec_st CUstreamCaptureMode
+	CUgraphNode CUgraphNode_st CUgraphEdgeData CUgraphEdgeData_st CUipcMemHandle CUipcMemHandle_st CUmemPool_attribute
+	CUdevice_P2PAttribute CUmemPoolProps"
 program=$(mktemp --suffix=.c)
 trap 'rm -f "$program"' EXIT
 {
@@ -86,6 +88,14 @@ SAME_SIZE(CUstreamCaptureMode)
 
 SAME_SIZE(CUfunction)
 SAME_SIZE(CUmemoryPool)
+SAME_SIZE(CUmemPoolProps)
+SAME_FIELD(CUmemPoolProps, allocType)
+SAME_FIELD(CUmemPoolProps, handleTypes)
+SAME_FIELD(CUmemPoolProps, location)
+SAME_FIELD(CUmemPoolProps, maxSize)
+SAME_FIELD(CUmemPoolProps, usage)
+SAME_SIZE(CUmemPool_attribute)
+SAME_SIZE(CUdevice_P2PAttribute)
 SAME_SIZE(CUpointer_attribute)
 SAME_SIZE(CUlaunchConfig)
 SAME_FIELD(CUlaunchConfig, gridDimX)

@@ -15,6 +15,7 @@ typedef struct hr__block {
 	hr_allocator allocator;
 	CUcontext context; /* its end frees the block; NULL = none */
 	bool managed;      /* its memory is the allocator's */
+	uint32_t pool;     /* hr__pools_find; 0 = none */
 } hr__block;
 
 /* Adds a block. False: no memory for the table. An entry of the same address is replaced: its block has ended unseen. */

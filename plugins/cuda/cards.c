@@ -24,11 +24,34 @@ int hr__cards_index(CUdevice device)
 	return -1;
 }
 
+bool hr__cards_get(int index, CUdevice *out)
+{
+	if (index >= __atomic_load_n(&listed_count, __ATOMIC_ACQUIRE)) return false;
+	*out = listed[index].device;
+	return true;
+}
+
 bool hr__cards_current(CUdevice *device, CUcontext *context)
 {
 	if (!hr__driver.cuCtxGetCurrent || !hr__driver.cuCtxGetDevice) return false;
 	if (hr__driver.cuCtxGetCurrent(context) != HR__CUDA_SUCCESS || !*context) return false;
 	return hr__driver.cuCtxGetDevice(device) == HR__CUDA_SUCCESS;
+}
+
+/* The driver takes memory from the card of the stream, whatever context is current. */
+bool hr__cards_of_stream(CUstream stream, CUdevice *device, CUcontext *context)
+{
+	CUcontext of, popped;
+	bool is_default = !stream || stream == HR__LEGACY_STREAM || stream == HR__PER_THREAD_STREAM;
+	if (is_default || __atomic_load_n(&listed_count, __ATOMIC_ACQUIRE) < 2) return true;
+	if (!hr__driver.cuStreamGetCtx || !hr__driver.cuCtxPushCurrent_v2 || !hr__driver.cuCtxPopCurrent_v2) return true;
+	if (hr__driver.cuStreamGetCtx(stream, &of) != HR__CUDA_SUCCESS) return false;
+	if (of == *context) return true;
+	if (hr__driver.cuCtxPushCurrent_v2(of) != HR__CUDA_SUCCESS) return false;
+	*context = of;
+	bool known = hr__driver.cuCtxGetDevice(device) == HR__CUDA_SUCCESS;
+	hr__driver.cuCtxPopCurrent_v2(&popped);
+	return known;
 }
 
 CUcontext hr__cards_primary(CUdevice device)

@@ -20,8 +20,14 @@ hr_status hr__cards_register(bool *on_gpu);
 /* The number of the driver's device; -1 if it is above HR__CARDS_MAX or unknown. */
 int hr__cards_index(CUdevice device);
 
+/* The driver's device with the number [index]; false if there is none. */
+bool hr__cards_get(int index, CUdevice *out);
+
 /* The calling thread's device and context; false if it has none. */
 bool hr__cards_current(CUdevice *device, CUcontext *context);
+
+/* Replaces these by those of a stream that belongs to another context; nothing is done where there is one card. False: the driver does not say. */
+bool hr__cards_of_stream(CUstream stream, CUdevice *device, CUcontext *context);
 
 /* The primary context of a device, if it is active; otherwise NULL. Changes nothing. */
 CUcontext hr__cards_primary(CUdevice device);

@@ -15,7 +15,12 @@ typedef struct CUmemPoolHandle_st *CUmemoryPool;
 typedef struct CUkern_st *CUkernel;
 typedef struct CUlib_st *CUlibrary;
 typedef struct CUlaunchAttribute_st CUlaunchAttribute;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphEdgeData_st CUgraphEdgeData;
+typedef struct CUipcMemHandle_st CUipcMemHandle;
 typedef int CUpointer_attribute;
+typedef int CUmemPool_attribute;
+typedef int CUdevice_P2PAttribute;
 typedef int CUstreamCaptureStatus;
 
 typedef struct CUlaunchConfig {
@@ -24,6 +29,16 @@ typedef struct CUlaunchConfig {
 	CUlaunchAttribute *attrs;
 	unsigned int numAttrs;
 } CUlaunchConfig;
+
+typedef struct CUmemPoolProps {
+	int allocType;
+	int handleTypes; /* how other processes may import it; 0 = not at all */
+	CUmemLocation location;
+	void *win32SecurityAttributes;
+	size_t maxSize; /* 0 = none */
+	unsigned short usage;
+	unsigned char reserved[54]; /* later versions have fields here */
+} CUmemPoolProps;
 
 /* ---- symbol, name, first version of the signature, parameters ---- */
 
@@ -51,15 +66,31 @@ typedef struct CUlaunchConfig {
 	X(cuLibraryUnload, cuLibraryUnload, 12000, (CUlibrary))                                                                                           \
 	X(cuCtxDestroy_v2, cuCtxDestroy, 4000, (CUcontext))                                                                                               \
 	X(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease, 11000, (CUdevice))                                                                     \
-	X(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000, (CUdevice))
+	X(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000, (CUdevice))                                                                         \
+	X(cuIpcGetMemHandle, cuIpcGetMemHandle, 4010, (CUipcMemHandle *, CUdeviceptr))                                                                    \
+	X(cuDeviceCanAccessPeer, cuDeviceCanAccessPeer, 4000, (int *, CUdevice, CUdevice))                                                                \
+	X(cuDeviceGetP2PAttribute, cuDeviceGetP2PAttribute, 8000, (int *, CUdevice_P2PAttribute, CUdevice, CUdevice))                                     \
+	X(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 4000, (CUcontext, unsigned int))                                                                  \
+	X(cuMemPoolCreate, cuMemPoolCreate, 11020, (CUmemoryPool *, const CUmemPoolProps *))                                                              \
+	X(cuMemPoolDestroy, cuMemPoolDestroy, 11020, (CUmemoryPool))                                                                                      \
+	X(cuMemPoolSetAccess, cuMemPoolSetAccess, 11020, (CUmemoryPool, const CUmemAccessDesc *, size_t))                                                 \
+	X(cuMemPoolGetAttribute, cuMemPoolGetAttribute, 11020, (CUmemoryPool, CUmemPool_attribute, void *))                                               \
+	X(cuMemPoolSetAttribute, cuMemPoolSetAttribute, 11020, (CUmemoryPool, CUmemPool_attribute, void *))                                               \
+	X(cuMemPoolTrimTo, cuMemPoolTrimTo, 11020, (CUmemoryPool, size_t))
 
 /* With a stream: the symbol with _ptsz is the variant in which stream 0 is the thread's own default stream. That of cuGetProcAddress finds such variants
  * where the flags leave it open. */
-#define HR__ANSWERED_STREAM(X) HR__ANSWERED_ASYNC(X) HR__ANSWERED_LAUNCHES(X) HR__ANSWERED_SEARCHES(X)
+#define HR__ANSWERED_STREAM(X) HR__ANSWERED_ASYNC(X) HR__ANSWERED_LAUNCHES(X) HR__ANSWERED_SEARCHES(X) HR__ANSWERED_CAPTURES(X)
 
 #define HR__ANSWERED_SEARCHES(X)                                                                   \
 	X(cuGetProcAddress, cuGetProcAddress, 11030, (const char *, void **, int, unsigned long long)) \
 	X(cuGetProcAddress_v2, cuGetProcAddress, 12000, (const char *, void **, int, unsigned long long, int *))
+
+#define HR__ANSWERED_CAPTURES(X)                                                                    \
+	X(cuStreamBeginCapture_v2, cuStreamBeginCapture, 10010, (CUstream, CUstreamCaptureMode))        \
+	X(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph, 12030,                              \
+	  (CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t, CUstreamCaptureMode)) \
+	X(cuStreamEndCapture, cuStreamEndCapture, 10000, (CUstream, CUgraph *))
 
 #define HR__ANSWERED_ASYNC(X)                                                                               \
 	X(cuMemAllocAsync, cuMemAllocAsync, 11020, (CUdeviceptr *, size_t, CUstream))                           \
@@ -85,6 +116,10 @@ typedef struct CUlaunchConfig {
 	X(cuCtxPopCurrent_v2, (CUcontext *))                          \
 	X(cuCtxSynchronize, (void))                                   \
 	X(cuStreamIsCapturing, (CUstream, CUstreamCaptureStatus *))   \
+	X(cuStreamGetCtx, (CUstream, CUcontext *))                    \
+	X(cuStreamSynchronize, (CUstream))                            \
+	X(cuDeviceGetMemPool, (CUmemoryPool *, CUdevice))             \
+	X(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))      \
 	X(cuEventCreate, (CUevent *, unsigned int))                   \
 	X(cuEventDestroy_v2, (CUevent))                               \
 	X(cuEventRecord, (CUevent, CUstream))                         \
@@ -105,6 +140,11 @@ typedef struct CUlaunchConfig {
 	X(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, 2) \
 	X(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, 11)        \
 	X(CU_POINTER_ATTRIBUTE_RANGE_SIZE, 12)              \
+	X(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 5)          \
+	X(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 6)             \
+	X(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 7)              \
+	X(CU_MEMPOOL_ATTR_USED_MEM_HIGH, 8)                 \
+	X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217)          \
 	X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                 \
 	X(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1)               \
 	X(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, 900)       \
@@ -115,6 +155,10 @@ enum {
 	HR__PROGRAM_NUMBERS(HR__PROGRAM_NUMBER)
 #undef HR__PROGRAM_NUMBER
 };
+
+/* Handles of the two default streams. */
+#define HR__LEGACY_STREAM ((CUstream)1)
+#define HR__PER_THREAD_STREAM ((CUstream)2)
 
 /* ---- prototypes ---- */
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "blocks.h"
+#include "captures.h"
 #include "core/trace/trace.h"
 #include "kernels.h"
 #include "manage.h"
@@ -20,7 +21,6 @@ HR__ANSWERED_STREAM(HR__PROTOTYPES)
 
 #define EXPECTED_MAX 16 /* blocks of a thread that wait for a launch; earlier ones keep their names */
 #define MEASURED 3
-#define PER_THREAD_STREAM ((CUstream)2)
 #define LEAST_ADDRESS 4096u
 #define BUFFER_POINTER ((void *)1) /* as CU_LAUNCH_PARAM_BUFFER_POINTER */
 #define BUFFER_SIZE ((void *)2)
@@ -109,14 +109,11 @@ typedef struct launch_timer {
 	CUstream stream;
 } launch_timer;
 
-static bool can_measure(const hr__kernel *kernel, CUstream stream)
+static bool can_measure(const hr__kernel *kernel)
 {
-	CUstreamCaptureStatus status;
-	if (__atomic_load_n(&kernel->measured, __ATOMIC_RELAXED) >= MEASURED) return false;
-	if (!hr__driver.cuEventCreate || !hr__driver.cuEventRecord || !hr__driver.cuEventSynchronize || !hr__driver.cuEventElapsedTime ||
-	    !hr__driver.cuEventDestroy_v2 || !hr__driver.cuStreamIsCapturing)
-		return false;
-	return hr__driver.cuStreamIsCapturing(stream, &status) == HR__CUDA_SUCCESS && status == HR__CU_STREAM_CAPTURE_STATUS_NONE;
+	/* Waiting can end the recording of a graph, also that of another thread. */
+	if (__atomic_load_n(&kernel->measured, __ATOMIC_RELAXED) >= MEASURED || hr__captures_active()) return false;
+	return hr__driver.cuEventCreate && hr__driver.cuEventRecord && hr__driver.cuEventSynchronize && hr__driver.cuEventElapsedTime && hr__driver.cuEventDestroy_v2;
 }
 
 static void end_timer(launch_timer *timer)
@@ -129,7 +126,7 @@ static void end_timer(launch_timer *timer)
 static void begin_timer(launch_timer *timer, const hr__kernel *kernel, CUstream stream)
 {
 	*timer = (launch_timer){ .stream = stream };
-	if (!can_measure(kernel, stream)) return;
+	if (!can_measure(kernel)) return;
 	bool made = hr__driver.cuEventCreate(&timer->begin, HR__CU_EVENT_DEFAULT) == HR__CUDA_SUCCESS &&
 	            hr__driver.cuEventCreate(&timer->end, HR__CU_EVENT_DEFAULT) == HR__CUDA_SUCCESS;
 	if (!made || hr__driver.cuEventRecord(timer->begin, stream) != HR__CUDA_SUCCESS) end_timer(timer);
@@ -191,7 +188,7 @@ static CUresult end_launch(noted_launch *launch, CUresult result)
 /* The events of the timer are recorded with the calls whose stream 0 is the legacy one. */
 static CUstream of_variant(CUstream stream, bool per_thread)
 {
-	return stream || !per_thread ? stream : PER_THREAD_STREAM;
+	return stream || !per_thread ? stream : HR__PER_THREAD_STREAM;
 }
 
 #define LAUNCH_CALLS(variant, per_thread)                                                                                                                    \

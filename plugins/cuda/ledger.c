@@ -24,6 +24,7 @@
 #include "launches.h"
 #include "manage.h"
 #include "names.h"
+#include "pools.h"
 #include "settings.h"
 
 #define KIND "driver"
@@ -222,6 +223,11 @@ bool hr__ledger_locate(hr__ledger_request *request)
 	return true;
 }
 
+bool hr__ledger_locate_by(hr__ledger_request *request, CUstream stream)
+{
+	return hr__ledger_locate(request) && hr__cards_of_stream(stream, &request->device, &request->context);
+}
+
 void hr__ledger_name(const hr__ledger_request *request, hr_request *named)
 {
 	named->op = named->tag = hr_name_intern(request->call);
@@ -306,6 +312,7 @@ void hr__ledger_end_context(CUcontext context)
 	size_t cursor = 0;
 	while (context && hr__blocks_take_of(context, &cursor, &block)) {
 		hr__launches_forget(block.address);
+		hr__pools_give(block.pool, block.bytes);
 		forget(block.allocator, block.address);
 	}
 }

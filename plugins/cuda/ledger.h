@@ -37,6 +37,9 @@ bool hr__ledger_is_on(void);
  * there is no context; the driver will say so. */
 bool hr__ledger_locate(hr__ledger_request *request);
 
+/* The same for a request in stream order: the device and context are those of the stream. */
+bool hr__ledger_locate_by(hr__ledger_request *request, CUstream stream);
+
 /* Whether the request keeps within the limit. If not, it is counted and reported as refused. */
 bool hr__ledger_admits(const hr__ledger_request *request);
 

@@ -9,13 +9,12 @@
 #include <pthread.h>
 #include <stdio.h>
 
+#include "captures.h"
 #include "cards.h"
 #include "driver.h"
 #include "launches.h"
+#include "pools.h"
 #include "settings.h"
-
-#define LEGACY_STREAM ((CUstream)1)
-#define PER_THREAD_STREAM ((CUstream)2)
 
 enum { NOT_OPENED, OPENED, LEFT_ALONE };
 
@@ -35,6 +34,11 @@ typedef struct managed_card {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static managed_card cards[HR__CARDS_MAX];
+
+bool hr__manage_is_on(void)
+{
+	return hr__settings_get()->manage && hr__ledger_is_on();
+}
 
 /* ---- cards ---- */
 
@@ -94,6 +98,13 @@ static managed_card *card_with(hr_allocator allocator)
 
 /* ---- streams ---- */
 
+/* Streams of other contexts cannot be imported: their work is not ordered with that of the card's. */
+static bool is_of_card(const managed_card *card, CUstream stream)
+{
+	CUcontext of;
+	return !hr__driver.cuStreamGetCtx || (hr__driver.cuStreamGetCtx(stream, &of) == HR__CUDA_SUCCESS && of == card->primary);
+}
+
 static bool import(managed_card *card, CUstream stream, hr_stream *out)
 {
 	unsigned at = 0;
@@ -101,7 +112,7 @@ static bool import(managed_card *card, CUstream stream, hr_stream *out)
 	pthread_mutex_lock(&lock);
 	while (at < card->stream_count && card->streams[at].native != stream) at++;
 	if (at == card->stream_count) {
-		done = at < HR_STREAM_MAX && hr_stream_import(card->device, (uint64_t)(uintptr_t)stream, &card->streams[at].number) == HR_OK;
+		done = at < HR_STREAM_MAX && is_of_card(card, stream) && hr_stream_import(card->device, (uint64_t)(uintptr_t)stream, &card->streams[at].number) == HR_OK;
 		if (done) card->streams[card->stream_count++].native = stream;
 	}
 	if (done) *out = card->streams[at].number;
@@ -111,16 +122,7 @@ static bool import(managed_card *card, CUstream stream, hr_stream *out)
 
 static bool is_per_thread(const hr__manage_order *order)
 {
-	return order->stream == PER_THREAD_STREAM || (!order->stream && order->per_thread);
-}
-
-/* An error if the stream records a graph, whose memory a block of the allocator is not, or if the driver does not say whether it does. */
-static CUresult check_capture(const hr__manage_order *order)
-{
-	CUstreamCaptureStatus status = HR__CU_STREAM_CAPTURE_STATUS_NONE;
-	if (!order->by_stream || is_per_thread(order) || !hr__driver.cuStreamIsCapturing) return HR__CUDA_SUCCESS;
-	CUresult result = hr__driver.cuStreamIsCapturing(order->stream, &status);
-	return result != HR__CUDA_SUCCESS || status == HR__CU_STREAM_CAPTURE_STATUS_NONE ? result : HR__CUDA_ERROR_INVALID_VALUE;
+	return order->stream == HR__PER_THREAD_STREAM || (!order->stream && order->per_thread);
 }
 
 /* The allocator's stream for [order]; false if it has none. */
@@ -130,7 +132,7 @@ static bool stream_for(managed_card *card, const hr__manage_order *order, hr_str
 	if (!order->by_stream) return true;
 	if (is_per_thread(order)) return false;
 	*out = HR_STREAM_DEFAULT;
-	return !order->stream || order->stream == LEGACY_STREAM || import(card, order->stream, out);
+	return !order->stream || order->stream == HR__LEGACY_STREAM || import(card, order->stream, out);
 }
 
 void hr__manage_end_stream(CUstream stream)
@@ -151,14 +153,14 @@ void hr__manage_end_stream(CUstream stream)
 
 /* ---- blocks ---- */
 
-static bool take(managed_card *card, const hr__ledger_request *request, hr_stream stream, void **out, hr_status *status)
+static bool take(managed_card *card, const hr__ledger_request *request, hr_stream stream, uint32_t pool, void **out, hr_status *status)
 {
 	hr_request wanted = HR_REQUEST(request->bytes);
 	wanted.stream = stream;
 	hr__ledger_name(request, &wanted);
 	*status = hr_alloc(card->allocator, &wanted, out);
 	if (*status != HR_OK) return false;
-	hr__block block = { .address = (uintptr_t)*out, .bytes = request->bytes, .allocator = card->allocator, .context = request->context, .managed = true };
+	hr__block block = { .address = (uintptr_t)*out, .bytes = request->bytes, .allocator = card->allocator, .context = request->context, .managed = true, .pool = pool };
 	if (hr__blocks_add(&block)) {
 		hr__launches_expect(card->allocator, block.address);
 		return true;
@@ -167,16 +169,27 @@ static bool take(managed_card *card, const hr__ledger_request *request, hr_strea
 	return false;
 }
 
+/* The pool of a request in stream order, 0 of others; false: its memory must come from the driver. */
+static bool pool_for(const hr__ledger_request *request, const hr__manage_order *order, uint32_t *out)
+{
+	*out = 0;
+	if (order->by_stream) *out = order->pool ? hr__pools_find(order->pool, request->device) : hr__pools_current(request->device);
+	return !order->by_stream || *out;
+}
+
 bool hr__manage_take(const hr__ledger_request *request, const hr__manage_order *order, CUdeviceptr *out, CUresult *result)
 {
 	void *block = NULL;
+	uint32_t pool;
 	hr_stream stream;
-	hr_status status = HR_OK;
-	managed_card *card = request->bytes ? card_of(request) : NULL;
-	if (!card || check_capture(order) != HR__CUDA_SUCCESS || !stream_for(card, order, &stream)) return false;
-	if (take(card, request, stream, &block, &status)) *out = (uintptr_t)block;
-	else if (status != HR_OUT_OF_MEMORY) return false;
-	*result = status == HR_OK ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_OUT_OF_MEMORY;
+	hr_status status = HR_OUT_OF_MEMORY;
+	managed_card *card = request->bytes && !hr__captures_active() ? card_of(request) : NULL;
+	if (!card || !stream_for(card, order, &stream) || !pool_for(request, order, &pool)) return false;
+	bool in_pool = hr__pools_take(pool, request->bytes), taken = in_pool && take(card, request, stream, pool, &block, &status);
+	if (in_pool && !taken) hr__pools_give(pool, request->bytes);
+	if (!taken && status != HR_OUT_OF_MEMORY) return false;
+	if (taken) *out = (uintptr_t)block;
+	*result = taken ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_OUT_OF_MEMORY;
 	return true;
 }
 
@@ -191,6 +204,14 @@ static CUresult synchronise(CUcontext context)
 	return result;
 }
 
+/* Waits for all work that may use a block of the program's: that of its context, and of a stream of another one. */
+static CUresult wait_for_users(const hr__block *block, const hr__manage_order *order)
+{
+	CUresult result = synchronise(block->context);
+	bool other = order->by_stream && !is_per_thread(order) && hr__driver.cuStreamSynchronize;
+	return result == HR__CUDA_SUCCESS && other ? hr__driver.cuStreamSynchronize(order->stream) : result;
+}
+
 bool hr__manage_free(CUdeviceptr address, const hr__manage_order *order, CUresult *result)
 {
 	hr__block block;
@@ -198,13 +219,16 @@ bool hr__manage_free(CUdeviceptr address, const hr__manage_order *order, CUresul
 	if (!hr__settings_get()->manage || !hr__blocks_find(address, false, &block) || !block.managed) return false;
 	managed_card *card = card_with(block.allocator);
 	if (!card) return false; /* its card was reset */
-	*result = check_capture(order);
+	/* A graph can free its own memory alone. */
+	*result = order->by_stream && hr__captures_has(order->stream, order->per_thread) ? HR__CUDA_ERROR_INVALID_VALUE : HR__CUDA_SUCCESS;
 	if (*result != HR__CUDA_SUCCESS) return true;
-	if (!stream_for(card, order, &stream) || !order->by_stream) stream = HR_STREAM_HOST, *result = synchronise(block.context);
+	if (!stream_for(card, order, &stream) || !order->by_stream) stream = HR_STREAM_HOST, *result = wait_for_users(&block, order);
 	/* Another thread may free the same block meanwhile: one of them takes it. */
 	if (*result == HR__CUDA_SUCCESS && !hr__blocks_take(address, &block)) *result = HR__CUDA_ERROR_INVALID_VALUE;
+	if (*result != HR__CUDA_SUCCESS) return true;
 	hr__launches_forget(address);
-	if (*result == HR__CUDA_SUCCESS && hr_free(block.allocator, (void *)(uintptr_t)address, stream) != HR_OK) *result = HR__CUDA_ERROR_UNKNOWN;
+	hr__pools_give(block.pool, block.bytes);
+	if (hr_free(block.allocator, (void *)(uintptr_t)address, stream) != HR_OK) *result = HR__CUDA_ERROR_UNKNOWN;
 	return true;
 }
 
@@ -222,8 +246,22 @@ uint64_t hr__manage_idle_bytes(CUdevice device)
 	return hr_allocator_get_stats(cards[index].allocator, &stats) == HR_OK ? (uint64_t)(stats.bytes_reserved - stats.bytes_in_use) : 0;
 }
 
+void hr__manage_trim(CUdevice device)
+{
+	uint64_t released;
+	int index = hr__cards_index(device);
+	if (index >= 0 && __atomic_load_n(&cards[index].state, __ATOMIC_ACQUIRE) == OPENED) (void)!hr_allocator_trim(cards[index].allocator, &released);
+}
+
+/* Where the context cannot be waited for, as after an illegal access, the blocks end with it, and their pages are lost to the process. */
 void hr__manage_end_card(CUdevice device)
 {
 	int index = hr__cards_index(device);
-	if (index >= 0) __atomic_store_n(&cards[index].state, LEFT_ALONE, __ATOMIC_RELEASE);
+	if (index < 0) return;
+	managed_card *card = &cards[index];
+	if (__atomic_load_n(&card->state, __ATOMIC_ACQUIRE) == OPENED && synchronise(card->primary) == HR__CUDA_SUCCESS) {
+		hr__ledger_end_context(card->primary);
+		hr__manage_trim(device);
+	}
+	__atomic_store_n(&card->state, LEFT_ALONE, __ATOMIC_RELEASE);
 }

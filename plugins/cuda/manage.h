@@ -1,8 +1,8 @@
 /* manage.h - memory from libheadroom's allocator in place of the driver's (HEADROOM_RUN=manage).
  *
  * Each card has a bfc allocator on GPU:n. What it cannot give is passed on to the driver, and recorded as in the other mode: managed memory, pitched
- * memory, memory of pools that the program chooses, physical memory, memory for the per-thread default stream or a stream that records a graph, and all
- * memory of contexts that are not the primary one. */
+ * memory, memory of pools that others can use too (pools.h), physical memory, memory for the per-thread default stream, memory that is requested while a
+ * stream records a graph, and all memory of contexts that are not the primary one. */
 #ifndef HR_PLUGIN_CUDA_MANAGE_H
 #define HR_PLUGIN_CUDA_MANAGE_H
 
@@ -14,7 +14,11 @@ typedef struct hr__manage_order {
 	bool by_stream;  /* false: by all streams, at once */
 	CUstream stream;
 	bool per_thread; /* stream 0 is the thread's own default stream */
+	CUmemoryPool pool; /* that the program chose; NULL = that of the card */
 } hr__manage_order;
+
+/* Whether calls of this thread may be answered by memory of libheadroom. */
+bool hr__manage_is_on(void);
 
 /* Takes a block; true: *result is the program's. False: the driver has to give it. */
 bool hr__manage_take(const hr__ledger_request *request, const hr__manage_order *order, CUdeviceptr *out, CUresult *result);
@@ -31,7 +35,10 @@ uint64_t hr__manage_idle_bytes(CUdevice device);
 /* Before a stream is destroyed. */
 void hr__manage_end_stream(CUstream stream);
 
-/* After the primary context of a card has been reset: nothing more is managed on it. */
+/* Before the primary context of a card is reset: its blocks end, their memory is the driver's again, and nothing more is managed on the card. */
 void hr__manage_end_card(CUdevice device);
+
+/* Gives memory that the allocator of a card keeps for later back to the driver. */
+void hr__manage_trim(CUdevice device);
 
 #endif

@@ -1,6 +1,7 @@
 /* memory.c - blocks at an address: plain, in stream order, managed, and pinned host memory.
  *
  * The out-parameters of the program are written only by a call that succeeds. */
+#include "captures.h"
 #include "manage.h"
 #include "record.h"
 
@@ -76,6 +77,12 @@ typedef struct stream_free {
 	CUstream stream;
 } stream_free;
 
+/* Memory that a graph allocates when it runs is the graph's. */
+static bool is_recorded(const CUdeviceptr *out, CUstream stream, bool per_thread)
+{
+	return out && hr__ledger_is_on() && !hr__captures_has(stream, per_thread);
+}
+
 /* The calls for one of the two default streams; [variant] is the end of the symbol. */
 #define STREAM_CALLS(variant, is_per_thread)                                                                                            \
 	CUresult cuMemAllocAsync##variant(CUdeviceptr *out, size_t bytes, CUstream stream)                                                  \
@@ -84,7 +91,8 @@ typedef struct stream_free {
 		CUresult result;                                                                                                                \
 		hr__manage_order order = { .by_stream = true, .stream = stream, .per_thread = is_per_thread };                                  \
 		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAllocAsync" };                          \
-		if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAllocAsync##variant, out, bytes, stream); \
+		if (!is_recorded(out, stream, is_per_thread) || !hr__ledger_locate_by(&request, stream))                                        \
+			return HR__REAL(cuMemAllocAsync##variant, out, bytes, stream);                                                              \
 		if (hr__manage_take(&request, &order, out, &result)) return result;                                                             \
 		result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocAsync##variant, &address, bytes, stream),                        \
 		                         HR__REAL(cuMemFreeAsync##variant, address, stream));                                                   \
@@ -95,11 +103,14 @@ typedef struct stream_free {
 	CUresult cuMemAllocFromPoolAsync##variant(CUdeviceptr *out, size_t bytes, CUmemoryPool pool, CUstream stream)                       \
 	{                                                                                                                                   \
 		CUdeviceptr address = 0;                                                                                                        \
+		CUresult result;                                                                                                                \
+		hr__manage_order order = { .by_stream = true, .stream = stream, .per_thread = is_per_thread, .pool = pool };                    \
 		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAllocFromPoolAsync" };                  \
-		if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request))                                                                \
+		if (!pool || !is_recorded(out, stream, is_per_thread) || !hr__ledger_locate_by(&request, stream))                               \
 			return HR__REAL(cuMemAllocFromPoolAsync##variant, out, bytes, pool, stream);                                                \
-		CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocFromPoolAsync##variant, &address, bytes, pool, stream), \
-		                                  HR__REAL(cuMemFreeAsync##variant, address, stream));                                          \
+		if (hr__manage_take(&request, &order, out, &result)) return result;                                                             \
+		result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocFromPoolAsync##variant, &address, bytes, pool, stream),          \
+		                         HR__REAL(cuMemFreeAsync##variant, address, stream));                                                   \
 		if (result == HR__CUDA_SUCCESS) *out = address;                                                                                 \
 		return result;                                                                                                                  \
 	}                                                                                                                                   \

@@ -86,7 +86,7 @@ bool program_obtain(const char *way, program_calls *out)
 	how.handle = how.driver;
 	return obtain("fake_cuda_get_live", "", 0, &out->get_live) && obtain("fake_cuda_fail_nth", "", 0, &out->fail_nth) &&
 	       obtain("fake_cuda_calls", "", 0, &out->count_calls) && obtain("fake_cuda_failed", "", 0, &out->failed) &&
-	       obtain("fake_cuda_make_kernel", "", 0, &out->make_kernel) && obtain("fake_cuda_set_capturing", "", 0, &out->set_capturing);
+	       obtain("fake_cuda_make_kernel", "", 0, &out->make_kernel);
 }
 
 /* For hostile.c, which has a function of the same name: which of the two a library that is opened with RTLD_DEEPBIND calls. */

@@ -30,6 +30,7 @@
 static program_calls cu;
 static CUcontext primary, own_context;
 static CUstream stream;
+static CUmemoryPool own_pool;
 static struct {
 	CUdeviceptr address;
 	void *host;
@@ -56,7 +57,6 @@ static bool obtain_linked(program_calls *out)
 	out->count_calls = fake_cuda_calls;
 	out->failed = fake_cuda_failed;
 	out->make_kernel = fake_cuda_make_kernel;
-	out->set_capturing = fake_cuda_set_capturing;
 	return true;
 }
 #else
@@ -323,6 +323,63 @@ static CUresult print_range(CUdeviceptr address, size_t into)
 	return result;
 }
 
+/* ---- pools, graphs, other cards ---- */
+
+#define FOREIGN_POOL ((CUmemoryPool)1)
+
+/* [kind]: 0 of the card alone, 1 for other processes too. */
+static CUresult make_pool(int kind, size_t most)
+{
+	const CUmemPoolProps of = { .allocType = HR__CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = kind, .location = { HR__CU_MEM_LOCATION_TYPE_DEVICE, 0 }, .maxSize = most };
+	return cu.cuMemPoolCreate(&own_pool, &of);
+}
+
+static CUresult share_pool(int card)
+{
+	const CUmemAccessDesc access = { { HR__CU_MEM_LOCATION_TYPE_DEVICE, card }, HR__CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	return cu.cuMemPoolSetAccess(own_pool, &access, 1);
+}
+
+static CUresult end_pool(void)
+{
+	CUmemoryPool ended = own_pool;
+	own_pool = NULL;
+	return cu.cuMemPoolDestroy(ended);
+}
+
+static CUresult print_pool(void)
+{
+	uint64_t figures[4];
+	CUmemoryPool pool = own_pool;
+	CUresult result = pool ? HR__CUDA_SUCCESS : cu.other_cuDeviceGetDefaultMemPool(&pool, 0);
+	for (int i = 0; i < 4 && result == HR__CUDA_SUCCESS; i++) result = cu.cuMemPoolGetAttribute(pool, HR__CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT + i, &figures[i]);
+	if (result == HR__CUDA_SUCCESS) printf("pool %llu %llu reserved %llu %llu\n", (unsigned long long)figures[2], (unsigned long long)figures[3],
+	                                          (unsigned long long)figures[0] >> 20, (unsigned long long)figures[1] >> 20);
+	return result;
+}
+
+static CUresult capture(bool on)
+{
+	CUgraph graph;
+	return on ? cu.cuStreamBeginCapture_v2(stream, HR__CU_STREAM_CAPTURE_MODE_THREAD_LOCAL) : cu.cuStreamEndCapture(stream, &graph);
+}
+
+static CUresult print_peers(void)
+{
+	int can, attribute;
+	CUcontext peer;
+	CUresult result = cu.cuDeviceCanAccessPeer(&can, 0, 1);
+	if (result == HR__CUDA_SUCCESS) result = cu.cuDeviceGetP2PAttribute(&attribute, 2, 0, 1);
+	if (result == HR__CUDA_SUCCESS) result = cu.other_cuDevicePrimaryCtxRetain(&peer, 1);
+	if (result == HR__CUDA_SUCCESS) printf("peers %d %d %d\n", can, attribute, cu.cuCtxEnablePeerAccess(peer, 0));
+	return result;
+}
+
+static CUresult share(CUdeviceptr address)
+{
+	char handle[64];
+	return cu.cuIpcGetMemHandle((CUipcMemHandle *)(void *)handle, address);
+}
 
 #define IS(name) (strcmp(word, name) == 0)
 
@@ -330,14 +387,14 @@ static CUresult run(const char *word, int slot, size_t bytes)
 {
 	CUdeviceptr *address = &slots[slot].address;
 	size_t pitch;
-	if (bytes && !IS("range") && !IS("same") && !IS("launch")) slots[slot].bytes = bytes;
+	if (bytes && !IS("range") && !IS("same") && !IS("launch") && !IS("newpool")) slots[slot].bytes = bytes;
 	if (IS("start")) return start(slot);
 	if (IS("alloc")) return cu.cuMemAlloc_v2(address, bytes);
 	if (IS("free")) return cu.cuMemFree_v2(*address);
 	if (IS("pitch")) return cu.cuMemAllocPitch_v2(address, &pitch, bytes, 10, 4);
 	if (IS("managed")) return cu.cuMemAllocManaged(address, bytes, 1);
 	if (IS("async")) return cu.cuMemAllocAsync(address, bytes, stream);
-	if (IS("pool")) return cu.cuMemAllocFromPoolAsync(address, bytes, (CUmemoryPool)1, stream);
+	if (IS("pool")) return cu.cuMemAllocFromPoolAsync(address, bytes, own_pool ? own_pool : FOREIGN_POOL, stream);
 	if (IS("freeasync")) return cu.cuMemFreeAsync(*address, stream);
 	if (IS("host")) return cu.cuMemHostAlloc(&slots[slot].host, bytes, 0);
 	if (IS("allochost")) return cu.cuMemAllocHost_v2(&slots[slot].host, bytes);
@@ -374,7 +431,16 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("thread")) return allocate_in_named_thread(slot);
 	if (IS("same")) return printf("same %d\n", slots[slot].address == slots[bytes].address), HR__CUDA_SUCCESS;
 	if (IS("current")) return cu.other_cuCtxSetCurrent(primary);
-	if (IS("capture")) return cu.set_capturing(stream, slot), HR__CUDA_SUCCESS;
+	if (IS("capture")) return capture(slot);
+	if (IS("newpool")) return make_pool(slot, bytes);
+	if (IS("setpool")) return cu.other_cuDeviceSetMemPool(0, own_pool);
+	if (IS("sharepool")) return share_pool(slot);
+	if (IS("endpool")) return end_pool();
+	if (IS("poolinfo")) return print_pool();
+	if (IS("lowpool")) return cu.cuMemPoolSetAttribute(own_pool, HR__CU_MEMPOOL_ATTR_USED_MEM_HIGH, &(uint64_t){ 0 });
+	if (IS("trimpool")) return cu.cuMemPoolTrimTo(own_pool, 0);
+	if (IS("peers")) return print_peers();
+	if (IS("share")) return share(*address);
 	if (IS("stats")) return print_stats(NULL), HR__CUDA_SUCCESS;
 	if (IS("gpustats")) return printf("gpu %lld\n", in_use("GPU:0")), HR__CUDA_SUCCESS;
 	if (IS("cards")) return printf("cards %lld %lld\n", in_use("CUDA:0"), in_use("CUDA:1")), HR__CUDA_SUCCESS;

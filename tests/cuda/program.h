@@ -4,7 +4,7 @@
 
 #include "fake_cuda/fake_cuda.h"
 
-#define PROGRAM_CALLS(X) HR__CUDA_CALLS(X) FAKE_CUDA_CALLS(X) X(cuCtxSynchronize, (void))
+#define PROGRAM_CALLS(X) HR__CUDA_CALLS(X) FAKE_CUDA_CALLS(X) X(cuCtxSynchronize, (void)) X(cuDeviceGetDefaultMemPool, (CUmemoryPool *, CUdevice))
 
 typedef struct program_calls {
 #define MEMBER(symbol, name, since, parameters) CUresult(*symbol) parameters;
@@ -19,7 +19,6 @@ typedef struct program_calls {
 	unsigned long long (*count_calls)(void);
 	const char *(*failed)(void);
 	CUfunction (*make_kernel)(const char *name, int of_library, size_t count, const size_t *sizes);
-	void (*set_capturing)(CUstream stream, int capturing);
 } program_calls;
 
 /* How the calls are obtained:

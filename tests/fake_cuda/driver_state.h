@@ -21,6 +21,7 @@
 
 #define LEGACY_STREAM ((CUstream)1)
 #define PER_THREAD_STREAM ((CUstream)2)
+#define FAKE_FOREIGN_POOL ((CUmemoryPool)1) /* as a program has it from another process */
 
 struct CUctx_st {
 	int card;
@@ -49,6 +50,7 @@ typedef struct mapping {
 	extent *memory;
 	bool accessible, plain;
 	bool freeing;      /* a free of it is queued */
+	CUmemoryPool pool; /* NULL = none */
 	CUcontext context; /* plain: its end frees it */
 	struct mapping *next;
 } mapping;
@@ -76,7 +78,6 @@ struct CUstream_st {
 	CUcontext context;
 	bool destroyed, ended;
 	bool built_in; /* a default stream */
-	bool capturing;
 	bool capture_failed;
 	CUgraph recording; /* NULL = not */
 	uint64_t submitted, completed;
@@ -131,6 +132,10 @@ void end_context_memory(CUcontext context);
 CUresult submit_computation(CUcontext context, CUstream stream, void (*run)(const void *argument, const unsigned *grid, unsigned threads), const void *argument,
                             size_t bytes, const unsigned *grid, unsigned threads, const uint64_t *addresses, size_t count);
 void run_computation(const struct computation *computation);
+int fake_pool_card(CUmemoryPool pool);
+CUmemoryPool fake_pool_of_card(int card);
+bool fake_pool_take(CUmemoryPool pool, uint64_t bytes);
+void fake_pool_give(CUmemoryPool pool, uint64_t bytes);
 CUresult fake_graph_add(CUgraph graph, const command *work);
 unsigned fake_graphs_live(void);
 

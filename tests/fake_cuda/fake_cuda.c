@@ -578,6 +578,7 @@ void unmap_plain(mapping *freed)
 	while (*link != freed) link = &(*link)->next;
 	*link = freed->next;
 	munmap((void *)(uintptr_t)freed->base, (freed->size + PAGE - 1) / PAGE * PAGE);
+	fake_pool_give(freed->pool, freed->size);
 	drop_extent(freed->memory);
 	free(freed);
 }
@@ -789,7 +790,6 @@ CUresult submit(CUcontext context, CUstream handle, const command *work)
 {
 	CUstream stream = stream_of(context, handle);
 	if (!stream || stream->context != context) return HR__CUDA_ERROR_INVALID_HANDLE;
-	if (stream->capturing) return HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	if (stream->recording) {
 		CUresult added = fake_graph_add(stream->recording, work);
 		stream->capture_failed |= added != HR__CUDA_SUCCESS;
@@ -875,7 +875,7 @@ CUresult cuEventRecord(CUevent handle, CUstream handle_of_stream)
 	CUstream stream = stream_of(context, handle_of_stream);
 	REQUIRE(event && stream && event->context == stream->context, HR__CUDA_ERROR_INVALID_HANDLE);
 	if (stream->recording) stream->capture_failed = true;
-	REQUIRE(!stream->capturing && !stream->recording, HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	REQUIRE(!stream->recording, HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	forget_pending(event);
 	event->stream = stream;
 	event->ticket = stream->submitted;

@@ -29,6 +29,7 @@
 #define FAKE_CUDA_CALLS(X)                                   \
 	X(cuDriverGetVersion, (int *))                           \
 	X(cuCtxSetCurrent, (CUcontext))                          \
+	X(cuDeviceSetMemPool, (CUdevice, CUmemoryPool))          \
 	X(cuCtxCreate_v2, (CUcontext *, unsigned int, CUdevice))
 
 /* Objects that exist now. */
@@ -59,9 +60,6 @@ void fake_cuda_advance_clock(uint64_t ns);
 
 /* A kernel with [count] parameters of these sizes. [of_library]: its handle is a CUkernel, which launches accept too. */
 CUfunction fake_cuda_make_kernel(const char *name, int of_library, size_t count, const size_t *sizes);
-
-/* Makes a stream look as if it recorded a graph, or not. Work for it fails meanwhile, except what does not enter the graph. */
-void fake_cuda_set_capturing(CUstream stream, int capturing);
 
 /* A context that is not the primary one of any card, as of another library; and the depth of the calling thread's context stack. */
 CUcontext fake_cuda_foreign_context(void);

@@ -107,7 +107,8 @@ unsigned fake_graphs_live(void)
 
 CUresult fake_graph_add(CUgraph graph, const command *work)
 {
-	if (work->kind == WAIT || work->kind == FREE) return HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+	if (work->kind == FREE) return HR__CUDA_ERROR_INVALID_VALUE; /* memory that is not the graph's */
+	if (work->kind == WAIT) return HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 	command *added = zeroed(sizeof *added);
 	*added = *work;
 	added->next = NULL;

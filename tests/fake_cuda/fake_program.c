@@ -221,13 +221,8 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus *out)
 	BEGIN_IN_CONTEXT(cuStreamIsCapturing);
 	const CUstream stream = stream_of(context, handle);
 	REQUIRE(stream, HR__CUDA_ERROR_INVALID_HANDLE);
-	*out = stream->capturing ? HR__CU_STREAM_CAPTURE_STATUS_ACTIVE : HR__CU_STREAM_CAPTURE_STATUS_NONE;
+	*out = stream->recording ? HR__CU_STREAM_CAPTURE_STATUS_ACTIVE : HR__CU_STREAM_CAPTURE_STATUS_NONE;
 	return end(result);
-}
-
-EXPORT void fake_cuda_set_capturing(CUstream stream, int capturing)
-{
-	stream->capturing = capturing != 0;
 }
 
 #ifndef FAKE_CUDA_OLD
@@ -236,15 +231,25 @@ static CUstream variant(CUstream stream, bool per_thread)
 	return stream || !per_thread ? stream : PER_THREAD_STREAM;
 }
 
-static CUresult alloc_async(CUcontext context, CUdeviceptr *out, size_t size, CUstream stream)
+/* On the card of the stream, whatever context is current; NULL = from its pool. */
+static CUresult alloc_async(CUcontext current_context, CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream handle)
 {
-	return stream_of(context, stream) ? map_plain(context, out, size) : HR__CUDA_ERROR_INVALID_HANDLE;
+	CUstream stream = stream_of(current_context, handle);
+	if (!stream) return HR__CUDA_ERROR_INVALID_HANDLE;
+	if (!pool) pool = fake_pool_of_card(stream->context->card);
+	if (fake_pool_card(pool) != stream->context->card) return HR__CUDA_ERROR_INVALID_VALUE;
+	if (size && !fake_pool_take(pool, size)) return HR__CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = map_plain(stream->context, out, size);
+	if (result == HR__CUDA_SUCCESS) mapping_at(*out)->pool = pool;
+	else if (size) fake_pool_give(pool, size);
+	return result;
 }
 
 static CUresult free_async(CUcontext context, CUdeviceptr address, CUstream stream)
 {
 	mapping *freed = mapping_at(address);
 	if (!freed || !freed->plain || freed->freeing || freed->base != address) return HR__CUDA_ERROR_INVALID_VALUE;
+	if (stream_of(context, stream)) context = stream_of(context, stream)->context;
 	CUresult result = submit(context, stream, &(command){ .kind = FREE, .to_device = true, .to = address, .bytes = freed->size });
 	if (result == HR__CUDA_SUCCESS) freed->freeing = true;
 	return result;
@@ -254,13 +259,13 @@ static CUresult free_async(CUcontext context, CUdeviceptr address, CUstream stre
 	CUresult cuMemAllocAsync##end_of_symbol(CUdeviceptr *out, size_t size, CUstream stream)                                    \
 	{                                                                                                                          \
 		BEGIN_IN_CONTEXT(cuMemAllocAsync##end_of_symbol);                                                                      \
-		return end(alloc_async(context, out, size, variant(stream, per_thread)));                                              \
+		return end(alloc_async(context, out, size, NULL, variant(stream, per_thread)));                                              \
 	}                                                                                                                          \
 	CUresult cuMemAllocFromPoolAsync##end_of_symbol(CUdeviceptr *out, size_t size, CUmemoryPool pool, CUstream stream)         \
 	{                                                                                                                          \
 		BEGIN_IN_CONTEXT(cuMemAllocFromPoolAsync##end_of_symbol);                                                              \
 		VALID(pool);                                                                                                           \
-		return end(alloc_async(context, out, size, variant(stream, per_thread)));                                              \
+		return end(alloc_async(context, out, size, pool, variant(stream, per_thread)));                                              \
 	}                                                                                                                          \
 	CUresult cuMemFreeAsync##end_of_symbol(CUdeviceptr address, CUstream stream)                                               \
 	{                                                                                                                          \
@@ -303,7 +308,7 @@ static CUresult find(const char *name, void **out, int version, unsigned long lo
 	static const found_call versioned[] = {
 		HR__ANSWERED_PLAIN(ROW)
 #ifdef FAKE_CUDA_OLD
-		HR__ANSWERED_LAUNCHES(ROWS) HR__ANSWERED_SEARCHES(ROWS)
+		HR__ANSWERED_LAUNCHES(ROWS) HR__ANSWERED_SEARCHES(ROWS) HR__ANSWERED_CAPTURES(ROWS)
 #else
 		HR__ANSWERED_STREAM(ROWS)
 #endif

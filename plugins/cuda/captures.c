@@ -1,0 +1,67 @@
+/* captures.c - see captures.h. A recording begins and ends by calls for one stream, which count the recordings. */
+#include "captures.h"
+
+#include "record.h"
+
+HR__ANSWERED_PLAIN(HR__PROTOTYPE)
+HR__ANSWERED_STREAM(HR__PROTOTYPES)
+
+static uint32_t active;
+
+bool hr__captures_active(void)
+{
+	return __atomic_load_n(&active, __ATOMIC_ACQUIRE) > 0;
+}
+
+static bool has(CUstream stream, bool per_thread)
+{
+	CUstreamCaptureStatus status;
+	CUstream native = stream || !per_thread ? stream : HR__PER_THREAD_STREAM;
+	if (!hr__driver.cuStreamIsCapturing || hr__driver.cuStreamIsCapturing(native, &status) != HR__CUDA_SUCCESS) return true;
+	return status != HR__CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool hr__captures_has(CUstream stream, bool per_thread)
+{
+	return hr__captures_active() && has(stream, per_thread);
+}
+
+/* Counted before the call, so that no other thread's request comes between. */
+static void begin(void)
+{
+	__atomic_fetch_add(&active, 1, __ATOMIC_ACQ_REL);
+}
+
+static CUresult begun(CUresult result)
+{
+	if (result != HR__CUDA_SUCCESS) __atomic_fetch_sub(&active, 1, __ATOMIC_ACQ_REL);
+	return result;
+}
+
+/* A recording that was spoiled ends with an error. One that the call could not end goes on. */
+static CUresult ended(CUresult result, bool was_recording, CUstream stream, bool per_thread)
+{
+	if (was_recording && (result == HR__CUDA_SUCCESS || !has(stream, per_thread))) __atomic_fetch_sub(&active, 1, __ATOMIC_ACQ_REL);
+	return result;
+}
+
+#define CAPTURE_CALLS(variant, per_thread)                                                                                                           \
+	CUresult cuStreamBeginCapture_v2##variant(CUstream stream, CUstreamCaptureMode mode)                                                             \
+	{                                                                                                                                                \
+		begin();                                                                                                                                     \
+		return begun(HR__REAL(cuStreamBeginCapture_v2##variant, stream, mode));                                                                      \
+	}                                                                                                                                                \
+	CUresult cuStreamBeginCaptureToGraph##variant(CUstream stream, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges,            \
+	                                              size_t count, CUstreamCaptureMode mode)                                                            \
+	{                                                                                                                                                \
+		begin();                                                                                                                                     \
+		return begun(HR__REAL(cuStreamBeginCaptureToGraph##variant, stream, graph, after, edges, count, mode));                                      \
+	}                                                                                                                                                \
+	CUresult cuStreamEndCapture##variant(CUstream stream, CUgraph *out)                                                                              \
+	{                                                                                                                                                \
+		bool was_recording = hr__driver_find() && hr__captures_has(stream, per_thread);                                                              \
+		return ended(HR__REAL(cuStreamEndCapture##variant, stream, out), was_recording, stream, per_thread);                                         \
+	}
+
+CAPTURE_CALLS(, false)
+CAPTURE_CALLS(_ptsz, true)
