@@ -5,7 +5,7 @@ PREFIX ?= /usr/local
 FUZZ_SECONDS ?=
 
 .DEFAULT_GOAL := all
-.PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize op-table examples install uninstall dist package-test format clean
+.PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize op-table examples site install uninstall dist package-test format clean
 
 all: build/.setup-build ## the library and the command, at build/headroom
 	@. tools/lib.sh && configure build "" && build build product
@@ -43,6 +43,9 @@ op-table: all ## write the table of ops in docs/runtime.md anew
 
 examples: all ## the programs of examples/, at build/examples
 	@. tools/lib.sh && configure build "" && build build examples
+
+site: all ## the documentation as a site, at build/site/html; needs MkDocs, which it installs into the user's cache
+	@packaging/site.sh build
 
 install: all ## to PREFIX (/usr/local); DESTDIR is put in front
 	@cmake --install build --prefix "$(PREFIX)"

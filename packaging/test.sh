@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the stages of `make package-test`, or the given ones, and prints a summary with one line for each. The packages are left in build/packages.
-#   packaging/test.sh [dist] [wheel] [debian] [sbom] [clang] [arm64]
+#   packaging/test.sh [dist] [wheel] [debian] [sbom] [clang] [arm64] [site]
 #
 # A stage whose tools cannot be installed, for example without a network, says SKIPPED and why. The other stages run even if one fails.
 set -uo pipefail
@@ -60,8 +60,17 @@ stage_clang() {
 
 stage_arm64() { packaging/arm64.sh; }
 
+# The documentation's site; broken links and anchors are errors.
+stage_site() {
+	configure build "" && build build headroom_cli || return 1
+	local rc=0
+	packaging/site.sh build || rc=$?
+	[ $rc -ne 3 ] || { say "SKIPPED: MkDocs cannot be installed"; return 0; }
+	return $rc
+}
+
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(dist wheel debian sbom clang arm64)
+[ ${#stages[@]} -gt 0 ] || stages=(dist wheel debian sbom clang arm64 site)
 start=$SECONDS
 summary=() failed=0
 for stage in "${stages[@]}"; do
