@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Measures the library on this machine's GPU, compared with the CUDA driver and PyTorch's allocator, in one run. Without a GPU it runs
 # on the emulated device, to show that it works, and reports what needs a card. Needs gcc and CMake; installs nothing.
-#   tools/gpu-bench.sh [library] [steps] [pytorch] [rounds] [plugin]
+#   tools/gpu-bench.sh [library] [steps] [pytorch] [rounds] [plugin] [programs]
 #
-# Without arguments all but plugin, which is the PyTorch plug-in. It needs a PyTorch with CUDA, and minutes more. Parts of it
+# Without arguments all but programs, which is what `headroom run` costs programs that use CUDA without Headroom, and plugin, which is the PyTorch plug-in. It needs a PyTorch with CUDA, and minutes more. Parts of it
 # are plugin_workloads, plugin_lms and plugin_exact; their timeouts are estimates.
 #
 # LMS_ROUNDS   rounds of evicting and restoring: of 8 GiB with verify, and of 64 MiB (default 100,10000)
@@ -65,6 +65,11 @@ torch_bench() {
 	PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 timeout -k 5 "$seconds" "$python" "$@" --build $build
 }
 
+part_programs() {
+	build $build product || return 1
+	PYTHONDONTWRITEBYTECODE=1 timeout -k 5 150 "${HEADROOM_TORCH_PYTHON:-python3}" bench/cuda_programs.py --build $build
+}
+
 part_plugin_workloads() {
 	torch_bench 330 bench/torch_workloads.py --all
 }
@@ -102,6 +107,7 @@ echo
 for part in "${parts[@]}"; do
 	case $part in
 	steps) grep -E '^(plain:|policy |learned |lru )' $build/gpu-bench-steps.log ;;
+	programs) cat $build/gpu-bench-programs.log ;;
 	rounds) sed -n '/^evicted and restored/,$p' $build/gpu-bench-rounds.log ;;
 	plugin*) grep -E '^ +(workload|gpt2|resnet|unet|serve) |^ +gpt2(var|ckpt) |^fragmentation:|^  (native|expandable|headroom) |^(row|native|headroom|lms|limit|save_on_cpu|checkpoint) |^[a-z0-9]+, [0-9]+ steps|^DIFFERENT' \
 		"$build/gpu-bench-$part.log" ;;

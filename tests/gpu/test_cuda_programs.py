@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Programs that use CUDA without Headroom, under `headroom run` on a card: one line for each check; the exit status is 0 if all are right. Each program
-runs alone, with --observe and with --manage, must print the same each time, and prints the time of a step on the standard error. What is not installed
-is left out; without a card it says so and ends with 0.
+runs alone, with --observe and with --manage at the same time, and must print the same each time (bench/cuda_programs.py measures them). What is not installed is
+left out; without a card it says so and ends with 0.
 
-    python tests/gpu/test_cuda_programs.py       after `make` in the source tree
+    python tests/gpu/test_cuda_programs.py [driver] [nvcc] [tools] [pytorch] [cupy] [jax] [limits] [suite]       after `make` in the source tree
+
+suite is the part of CuPy's own tests that is about memory, streams and graphs: CUPY_TESTS names the folder of CuPy's source, and pytest must be installed.
 """
 import ctypes
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -80,53 +83,78 @@ if hasattr(here, "hr_device_find"):
 print(len(kept), held)
 """
 
+# For programs of frameworks: how many requests Headroom has recorded or served.
+COUNT = """
+import ctypes, sys
+class Stats(ctypes.Structure):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("fragmentation", ctypes.c_double), ("values", ctypes.c_int64 * 64)]
+here, counts = ctypes.CDLL(None), []
+if hasattr(here, "hr_device_find"):
+    for name in (b"CUDA:0", b"GPU:0"):
+        device, stats = ctypes.c_uint32(), Stats()
+        here.hr_stats_init_sized(ctypes.byref(stats), ctypes.c_size_t(ctypes.sizeof(stats)))
+        found = here.hr_device_find(name, ctypes.byref(device)) == 0 and here.hr_device_get_stats(device, ctypes.byref(stats)) == 0
+        counts.append(stats.values[0] if found else 0)
+    print("requests: recorded %d, on Headroom's device %d" % tuple(counts), file=sys.stderr)
+"""
+
 # A small model; losses are the results.
 TORCH = """
-import sys, time, torch
+import torch
 torch.manual_seed(0)
 torch.use_deterministic_algorithms(False)
 model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)]).cuda()
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
 data = torch.randn(256, 1024, device="cuda")
-times = []
 for step in range(60):
-    torch.cuda.synchronize(); begin = time.perf_counter()
     optimizer.zero_grad()
     loss = model(data).square().mean()
     loss.backward()
     optimizer.step()
-    torch.cuda.synchronize(); times.append(time.perf_counter() - begin)
     if step % 10 == 0: print("%.9f" % loss.item())
-print("step %.3f ms" % (sorted(times)[len(times) // 2] * 1e3), file=sys.stderr)
 """
 
 CUPY = """
-import sys, time, cupy
-total, times = 0.0, []
+import cupy
+total = 0.0
 for step in range(50):
-    begin = time.perf_counter()
     values = cupy.arange(1 << 22, dtype=cupy.float32).reshape(2048, 2048)
     total += float((values @ values.T).mean())
-    times.append(time.perf_counter() - begin)
 print(total)
-print("step %.3f ms" % (sorted(times)[len(times) // 2] * 1e3), file=sys.stderr)
 """
 
 JAX = """
-import sys, time, jax, jax.numpy as np
+import jax, jax.numpy as np
 @jax.jit
 def step(weights, data):
     def loss(weights): return np.mean(np.square(np.tanh(data @ weights) @ weights))
     value, gradient = jax.value_and_grad(loss)(weights)
     return weights - 1e-3 * gradient, value
-weights, data, times = jax.random.normal(jax.random.PRNGKey(0), (1024, 1024)), jax.random.normal(jax.random.PRNGKey(1), (512, 1024)), []
+weights, data = jax.random.normal(jax.random.PRNGKey(0), (1024, 1024)), jax.random.normal(jax.random.PRNGKey(1), (512, 1024))
 for at in range(50):
-    begin = time.perf_counter()
     weights, value = step(weights, data)
     value.block_until_ready()
-    times.append(time.perf_counter() - begin)
 print(float(value))
-print("step %.3f ms" % (sorted(times)[len(times) // 2] * 1e3), file=sys.stderr)
+"""
+
+# Blocks of 256 MiB until there is no more. Prints how many there were, and what the error says.
+CUPY_UNTIL_FULL = """
+import cupy
+kept = []
+try:
+    while len(kept) < 4096: kept.append(cupy.empty(1 << 28, dtype=cupy.uint8))
+except Exception as error:
+    print(len(kept), "blocks of 256 MiB; card of %.1f GiB;" % (cupy.cuda.Device().mem_info[1] / 2**30), type(error).__name__ + ":", str(error).splitlines()[0][:160])
+"""
+
+JAX_UNTIL_FULL = """
+import jax, jax.numpy as np
+kept = []
+try:
+    while len(kept) < 4096: kept.append(np.ones(1 << 28, dtype=np.uint8).block_until_ready())
+except Exception as error:
+    limit = jax.devices()[0].memory_stats()
+    print(len(kept), "blocks of 256 MiB; its pool of %.1f GiB;" % ((limit or {}).get("bytes_limit", 0) / 2**30), type(error).__name__ + ":", str(error).splitlines()[0][:160])
 """
 
 NVCC = r"""
@@ -162,21 +190,28 @@ int main()
 """
 
 
-def under(mode, command, **extra):
+def start(mode, command, **extra):
     wrapped = [str(COMMAND), "run", *mode, "--", *command] if mode else command
-    return subprocess.run(wrapped, capture_output=True, text=True, timeout=300, env={**os.environ, **extra})
+    return subprocess.Popen(wrapped, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **extra})
+
+
+def end(process):
+    output, errors = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def under(mode, command, **extra):
+    return end(start(mode, command, **extra))
 
 
 def compare(name, command, **extra):
     """Runs a program in each mode. Returns the standard errors."""
-    plain, said = None, []
-    for mode in MODES:
-        result = under(mode, command, **extra)
-        plain = plain or result
-        said.append(result.stderr.strip())
+    running = [start(mode, command, **extra) for mode in MODES]
+    results = [end(process) for process in running]
+    for mode, result in zip(MODES, results):
         check(f"{name} {' '.join(mode) or 'alone'}: {result.stderr.strip().splitlines()[-1:]}",
-              (result.returncode, result.stdout) == (0, plain.stdout), (result.returncode, result.stdout, result.stderr[-2000:]))
-    return said
+              (result.returncode, result.stdout) == (0, results[0].stdout), (result.returncode, result.stdout, result.stderr[-2000:]))
+    return [result.stderr.strip() for result in results]
 
 
 def has(module, condition="True"):
@@ -199,43 +234,135 @@ def check_driver(folder):
     check("a recording can be read", shown.returncode == 0 and json.loads(shown.stdout)["trace"]["complete"], shown.stderr)
 
 
-def check_frameworks(folder):
-    for name, module, condition, text, presets in (("PyTorch", "torch", "torch.cuda.is_available()", TORCH, ["torch"]),
-                                                   ("CuPy", "cupy", "cupy.cuda.runtime.getDeviceCount() > 0", CUPY, []),
-                                                   ("JAX", "jax", "jax.default_backend() == 'gpu'", JAX, ["jax"])):
-        if not has(module, condition):
-            print(f"left out: {name}")
-            continue
-        script = folder / f"{module}_program.py"
-        script.write_text(text)
-        command = [sys.executable, str(script)]
-        # Else XLA times its kernels in each process and may choose others, whose results differ in the last digits.
-        fixed = {"XLA_FLAGS": "--xla_gpu_autotune_level=0"} if module == "jax" else {}
-        compare(name, command, **fixed)
-        for preset in presets:
-            variables = {"torch": {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, "jax": {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}}[preset]
-            compare(f"{name}, each array from CUDA", command, **fixed, **variables)
-
-
-def check_nvcc(folder):
+def compiled(folder, runtime):
+    """The program of nvcc with the static or the shared runtime; None if it cannot be made."""
     compiler = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    source, program = folder / "program.cu", folder / f"program_{runtime}"
     if not Path(compiler).exists():
         print("left out: nvcc")
-        return
-    source = folder / "program.cu"
-    source.write_text(NVCC)
-    for runtime in ("static", "shared"):
-        program = folder / f"program_{runtime}"
+        return None
+    if not program.exists():
+        source.write_text(NVCC)
         done = subprocess.run([compiler, "-cudart", runtime, str(source), "-o", str(program)], capture_output=True, text=True)
         if done.returncode != 0:
             print(f"left out: nvcc: {done.stderr.strip().splitlines()[-1:]}")
-            return
-        library = Path(compiler).resolve().parents[1] / "lib64"
-        paths = os.environ.get("LD_LIBRARY_PATH", "")
-        compare(f"nvcc, {runtime} runtime", [str(program)], LD_LIBRARY_PATH=f"{paths}:{library}")
-        if shutil.which("compute-sanitizer"):
-            result = under(("--observe",), ["compute-sanitizer", "--error-exitcode", "99", str(program)])
-            check(f"compute-sanitizer on it, {runtime} runtime", result.returncode == 0, result.stdout[-2000:])
+            return None
+    library = Path(compiler).resolve().parents[1] / "lib64"
+    os.environ["LD_LIBRARY_PATH"] = f"{os.environ.get('LD_LIBRARY_PATH', '')}:{library}"
+    return str(program)
+
+
+def check_nvcc(folder):
+    for runtime in ("static", "shared"):
+        program = compiled(folder, runtime)
+        if program:
+            compare(f"nvcc, {runtime} runtime", [program])
+
+
+def find_tool(name):
+    return shutil.which(name) or shutil.which(name, path="/usr/local/cuda/bin")
+
+
+def check_tools(folder):
+    """compute-sanitizer and cuda-gdb on a program under it, in both modes."""
+    program = compiled(folder, "static")
+    if not program:
+        return
+    for name, options, right in (("compute-sanitizer", ["--error-exitcode", "99"], "ERROR SUMMARY: 0 errors"), ("cuda-gdb", ["-batch", "-ex", "run", "--args"], "exited normally")):
+        tool = find_tool(name)
+        if not tool:
+            print(f"left out: {name}: not installed")
+            continue
+        running = [start(mode, [tool, *options, program]) for mode in MODES]
+        alone, *results = [end(process) for process in running]
+        if right not in alone.stdout:
+            print(f"left out: {name} does not work alone: {(alone.stdout + alone.stderr)[-500:]}")
+            continue
+        printed = [line for line in alone.stdout.splitlines() if line.endswith(" no error")]
+        for mode, result in zip(MODES[1:], results):
+            holds = result.returncode == 0 and right in result.stdout and len(printed) == 1 and printed[0] in result.stdout
+            check(f"{name} {mode[0]}: {right}", holds, (result.returncode, result.stdout[-1500:], result.stderr[-500:]))
+
+
+# Else XLA times its kernels in each process and may choose others, whose results differ in the last digits.
+FIXED = {"XLA_FLAGS": "--xla_gpu_autotune_level=0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def check_framework(folder, name, module, condition, text, ways):
+    """[ways]: what is said of each, its variables, and whether --manage serves the memory of its arrays."""
+    if not has(module, condition):
+        print(f"left out: {name}")
+        return
+    script = folder / f"{module}_program.py"
+    script.write_text(text + COUNT)
+    for way, variables, managed in ways:
+        said = compare(f"{name}{way}", [sys.executable, str(script)], **variables)
+        counts = [tuple(map(int, pair)) for pair in re.findall(r"recorded (\d+), on Headroom's device (\d+)", " ".join(said[1:]))]
+        check(f"{name}{way}: requests are recorded{', and served' if managed else ''}", len(counts) == 2 and counts[0][0] > 0 and counts[1][1] >= (50 if managed else 1), said)
+
+
+def check_pytorch(folder):
+    check_framework(folder, "PyTorch", "torch", "torch.cuda.is_available()", TORCH,
+                    [("", {}, False), (", each array from CUDA", {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, True)])
+
+
+def check_cupy(folder):
+    check_framework(folder, "CuPy", "cupy", "cupy.cuda.runtime.getDeviceCount() > 0", CUPY, [("", {}, False)])
+
+
+def check_jax(folder):
+    check_framework(folder, "JAX", "jax", "jax.default_backend() == 'gpu'", JAX,
+                    [(", each array mapped", {**FIXED, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, False),
+                     (", each array in stream order", {**FIXED, "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}, True), ("", FIXED, False)])
+
+
+def card_gib():
+    driver, total = ctypes.CDLL("libcuda.so.1"), ctypes.c_size_t()
+    driver.cuDeviceTotalMem_v2(ctypes.byref(total), 0)
+    return total.value / 2**30
+
+
+def check_limits(folder):
+    """The same program at 8 GiB by its own limit and by Headroom's: what each prints."""
+    grow, running = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, []
+    for name, text, native, common in (("CuPy", CUPY_UNTIL_FULL, {"CUPY_GPU_MEMORY_LIMIT": str(8 << 30)}, {}),
+                                       ("JAX", JAX_UNTIL_FULL, {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{8 / card_gib():.5f}"}, grow)):
+        if not has(name.lower()):
+            print(f"left out: limits of {name}")
+            continue
+        script = folder / f"{name.lower()}_full.py"
+        script.write_text(text)
+        command = [sys.executable, str(script)]
+        running.append((name, "its own limit", start((), command, **native, **common)))
+        for mode in MODES[1:]:
+            running.append((name, f"--limit 8GiB {mode[0]}", start((*mode, "--limit", "8GiB"), command, **common)))
+    for name, limit, process in running:
+        result = end(process)
+        blocks = int((result.stdout.split() or ["0"])[0])
+        # JAX takes three quarters of a card at most.
+        check(f"{name}, {limit}: {result.stdout.strip()}", result.returncode == 0 and 20 <= blocks <= 32, (result.returncode, result.stdout, result.stderr[-1500:]))
+        if name == "CuPy" and "--limit" in limit:
+            check(f"{name}, {limit}: a report names the holders", "Out of memory" in result.stderr and "Held by" in result.stderr, result.stderr[-1500:])
+
+
+SUITE = ["test_memory.py", "test_graph.py", "test_stream.py", "test_device.py", "test_runtime.py", "test_pinned_memory.py"]
+
+
+def check_suite(folder):
+    """Each of CuPy's tests ends as it does alone."""
+    source = os.environ.get("CUPY_TESTS")
+    if not source or not has("pytest") or not has("cupy", "cupy.cuda.runtime.getDeviceCount() > 0"):
+        print("left out: CuPy's tests (CUPY_TESTS, pytest and CuPy)")
+        return
+    tests = [str(Path(source) / "tests" / "cupy_tests" / "cuda_tests" / name) for name in SUITE]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "-q", "--tb=short", "-m", "not slow and not multi_gpu", *tests]
+    running, alone = [start(mode, command) for mode in MODES], None
+    for mode, process in zip(MODES, running):
+        result = end(process)
+        ended = set(re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED) (\S+)", result.stdout, re.M))
+        alone = alone or ended
+        check(f"CuPy's tests {' '.join(mode) or 'alone'}: {(result.stdout.strip().splitlines() or ['nothing'])[-1]}", len(ended) > 100 and ended == alone,
+              (sorted(ended ^ alone)[:20], result.stdout[-3000:], result.stderr[-1000:]))
 
 
 if os.environ.get("HEADROOM_CUDA") == "0" or not card():
@@ -244,8 +371,12 @@ if os.environ.get("HEADROOM_CUDA") == "0" or not card():
 if not (COMMAND.parent / "libheadroom_cuda.so").exists():
     print(f"skipped: no libheadroom_cuda.so in {COMMAND.parent}")
     sys.exit(0)
+parts = {"driver": check_driver, "nvcc": check_nvcc, "tools": check_tools, "pytorch": check_pytorch, "cupy": check_cupy, "jax": check_jax, "limits": check_limits,
+         "suite": check_suite}
+unknown = set(sys.argv[1:]) - set(parts)
+if unknown:
+    sys.exit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
 with tempfile.TemporaryDirectory() as temporary:
-    check_driver(Path(temporary))
-    check_nvcc(Path(temporary))
-    check_frameworks(Path(temporary))
+    for part in sys.argv[1:] or parts:
+        parts[part](Path(temporary))
 sys.exit(1 if failures else 0)
