@@ -122,17 +122,19 @@ struct pool {
 		}                                                                                                                       \
 	}                                                                                                                           \
                                                                                                                                 \
-	/* The pixel of the window's maximum: the first if several are equal, the last NaN if the maximum is NaN. */                \
+	/* The pixel of the window's maximum: the first if several are equal, the last NaN if the maximum is NaN. Pixels are selected\
+	 * without branches, because which one is the maximum cannot be predicted. */                                               \
 	static int64_t place_##name(const struct pool *pool, const type *x, type largest)                                           \
 	{                                                                                                                           \
-		int64_t last = 0;                                                                                                       \
-		for (int64_t i = 0; i < pool->size; i++) {                                                                              \
-			for (int64_t at = i * pool->width; at < i * pool->width + pool->size; at++) {                                       \
-				if (x[at] == largest) return at;                                                                                \
-				if (x[at] != x[at]) last = at;                                                                                  \
-			}                                                                                                                   \
+		int64_t first = 0, nan = 0, size = pool->size;                                                                          \
+		for (int64_t i = size; i-- > 0;) {                                                                                      \
+			for (int64_t at = i * pool->width + size; at-- > i * pool->width;) first = x[at] == largest ? at : first;           \
 		}                                                                                                                       \
-		return last;                                                                                                            \
+		if (largest == largest) return first;                                                                                   \
+		for (int64_t i = 0; i < size; i++) {                                                                                    \
+			for (int64_t at = i * pool->width; at < i * pool->width + size; at++) nan = x[at] != x[at] ? at : nan;              \
+		}                                                                                                                       \
+		return nan;                                                                                                             \
 	}                                                                                                                           \
                                                                                                                                 \
 	static void max_grad_plane_##name(const struct pool *pool, int64_t plane)                                                   \
