@@ -1,7 +1,8 @@
 /* host_program.h - included before a program for cards when the stand-in of NVRTC compiles it for the host, as C++.
  *
- * The threads of a block are fibers of one thread: each runs until a barrier or its end, then the next. So a kernel that needs a barrier and has none
- * gives wrong results, as on a card, though always the same. Memory that is __shared__ belongs to the thread that runs the blocks, one after another.
+ * The threads of a block are fibers of one thread: each runs until a barrier or its end, then the next. A barrier ends when all threads of the block
+ * that run are at it, a shuffle when all of the warp are. So a kernel that needs a barrier and has none gives wrong results, as on a card, though always
+ * the same. Memory that is __shared__ belongs to the thread that runs the blocks, one after another.
  *
  * A kernel becomes <name>__run(argument, grid, threads) and <name>__bytes, the size of its parameter. */
 #pragma once
@@ -21,6 +22,7 @@
 #define __forceinline__ inline
 #define __shared__ static thread_local
 #define __launch_bounds__(...)
+#define COLD static __attribute__((noinline))
 
 struct hr_index {
 	unsigned x, y, z;
@@ -30,9 +32,15 @@ static thread_local hr_index threadIdx, blockIdx, blockDim, gridDim;
 /* ---- fibers ---- */
 
 #define THREADS_MAX 1024
+#define WARP_THREADS 32
 #define STACK_BYTES (64 << 10)
 
 typedef void (*hr_body)(const void *argument);
+
+/* Threads that wait for each other. */
+struct hr_barrier {
+	unsigned running, arrived, generation;
+};
 
 struct hr_fiber {
 	void *at; /* stack pointer, while it does not run */
@@ -50,10 +58,28 @@ static thread_local struct hr_block_state {
 	hr_body body;
 	const void *argument;
 	uint64_t exchanged[THREADS_MAX]; /* by shuffles */
+	hr_barrier all, warps[THREADS_MAX / WARP_THREADS];
 #if !defined(__x86_64__)
 	ucontext_t scheduler_context;
 #endif
 } hr_block;
+
+static void hr_release(hr_barrier *barrier)
+{
+	if (!barrier->running || barrier->arrived < barrier->running) return;
+	barrier->arrived = 0;
+	barrier->generation++;
+}
+
+static void hr_end_fiber()
+{
+	hr_barrier *warp = &hr_block.warps[hr_block.current / WARP_THREADS];
+	hr_block.fibers[hr_block.current].ended = true;
+	hr_block.all.running--;
+	warp->running--;
+	hr_release(&hr_block.all);
+	hr_release(warp);
+}
 
 #if defined(__x86_64__)
 extern "C" void hr_switch(void **from, void *to) __attribute__((visibility("hidden")));
@@ -70,7 +96,7 @@ static void hr_to_scheduler()
 static void hr_begin()
 {
 	hr_block.body(hr_block.argument);
-	hr_block.fibers[hr_block.current].ended = true;
+	hr_end_fiber();
 	for (;;) hr_to_scheduler();
 }
 
@@ -99,7 +125,7 @@ static void hr_to_scheduler()
 static void hr_begin()
 {
 	hr_block.body(hr_block.argument);
-	hr_block.fibers[hr_block.current].ended = true;
+	hr_end_fiber();
 	for (;;) hr_to_scheduler();
 }
 
@@ -124,7 +150,12 @@ static void hr_resume(unsigned i)
 static void hr_run_block(unsigned threads)
 {
 	bool runs = true;
-	for (unsigned i = 0; i < threads; i++) hr_make_fiber(i);
+	hr_block.all = { threads, 0, 0 };
+	for (unsigned i = 0; i < THREADS_MAX / WARP_THREADS; i++) hr_block.warps[i] = { 0, 0, 0 };
+	for (unsigned i = 0; i < threads; i++) {
+		hr_make_fiber(i);
+		hr_block.warps[i / WARP_THREADS].running++;
+	}
 	while (runs) {
 		runs = false;
 		for (unsigned i = 0; i < threads; i++) {
@@ -158,21 +189,59 @@ static void hr_run(hr_body body, const void *argument, const unsigned *grid, uns
 
 /* ---- what kernels call ---- */
 
-static inline void __syncthreads()
+static inline void hr_wait(hr_barrier *barrier)
 {
-	hr_to_scheduler();
+	unsigned generation = barrier->generation;
+	barrier->arrived++;
+	hr_release(barrier);
+	while (barrier->generation == generation) hr_to_scheduler();
 }
 
-/* All threads of the block take part, as in all programs here. */
-template <class V> static inline V __shfl_xor_sync(unsigned, V value, int other)
+static inline void __syncthreads()
+{
+	hr_wait(&hr_block.all);
+}
+
+static inline void __syncwarp()
+{
+	hr_wait(&hr_block.warps[hr_block.current / WARP_THREADS]);
+}
+
+/* The value of thread [from] of the warp. All of its threads take part. */
+template <class V> static inline V hr_exchange(V value, unsigned from)
 {
 	static_assert(sizeof(V) <= 8, "");
 	unsigned me = hr_block.current;
 	memcpy(&hr_block.exchanged[me], &value, sizeof value);
-	__syncthreads();
-	memcpy(&value, &hr_block.exchanged[me ^ (unsigned)other], sizeof value);
-	__syncthreads();
+	__syncwarp();
+	memcpy(&value, &hr_block.exchanged[me / WARP_THREADS * WARP_THREADS + from], sizeof value);
+	__syncwarp();
 	return value;
+}
+
+template <class V> static inline V __shfl_xor_sync(unsigned, V value, int other)
+{
+	return hr_exchange(value, (hr_block.current ^ (unsigned)other) % WARP_THREADS);
+}
+
+template <class V> static inline V __shfl_sync(unsigned, V value, int from)
+{
+	return hr_exchange(value, (unsigned)from % WARP_THREADS);
+}
+
+static inline unsigned __ballot_sync(unsigned, int is)
+{
+	unsigned bits = 0, me = hr_block.current, first = me / WARP_THREADS * WARP_THREADS;
+	hr_block.exchanged[me] = is != 0;
+	__syncwarp();
+	for (unsigned i = 0; i < WARP_THREADS; i++) bits |= (unsigned)hr_block.exchanged[first + i] << i;
+	__syncwarp();
+	return bits;
+}
+
+static inline int __popc(unsigned bits)
+{
+	return __builtin_popcount(bits);
 }
 
 static inline int atomicCAS(int *at, int expected, int wanted)

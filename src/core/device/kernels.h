@@ -48,7 +48,7 @@ HR__SHARED hr_status hr__kernel_launch(const hr__native *native, hr__kernel *ker
 
 /* Fills device memory, and copies it within the device. 0 bytes are allowed. */
 HR__SHARED hr_status hr__native_fill(const hr__native *native, void *at, uint8_t value, uint64_t bytes);
-hr_status hr__native_copy(const hr__native *native, void *to, const void *from, uint64_t bytes);
+HR__SHARED hr_status hr__native_copy(const hr__native *native, void *to, const void *from, uint64_t bytes);
 
 /* Records the work that this thread gives to [stream] from now on. Until the end nothing may wait for the stream. */
 hr_status hr__capture_begin(hr__device *device, hr_stream stream);

@@ -27,6 +27,7 @@ struct hr__card {
 	hr__module *modules[HR__PROGRAM_COUNT][DTYPES];
 	struct known_kernel kernels[KERNELS_MAX];
 	cublasLtHandle_t cublaslt;
+	uint64_t queued[HR__OP_COUNT]; /* atomic: ops that the card computed */
 };
 
 /* One entry per device, made by its first session. */
@@ -217,6 +218,32 @@ hr__grid hr__launch_grid(const hr__launch *launch, int64_t threads)
 	return (hr__grid){ .x = blocks < most ? (uint32_t)blocks : most ? most : 1, .threads = HR__BLOCK };
 }
 
+int64_t hr__launch_pack(hr_dtype dtype)
+{
+	int64_t fit = 16 / (int64_t)hr_dtype_size(dtype);
+	return fit < 4 ? fit : 4;
+}
+
+bool hr__launch_is_even(hr_dtype dtype, int64_t length, const void *const *addresses, int count)
+{
+	uintptr_t bits = 0, bytes = (uintptr_t)hr__launch_pack(dtype) * hr_dtype_size(dtype);
+	for (int i = 0; i < count; i++) bits |= (uintptr_t)addresses[i];
+	return length % hr__launch_pack(dtype) == 0 && bits % bytes == 0;
+}
+
+#define WARP 32u
+#define WARP_LENGTH 1024 /* elements of a row for which a warp is enough */
+
+hr_status hr__launch_groups(const hr__launch *launch, enum hr__card_program program, hr_dtype dtype, const char *name, int64_t items, int64_t length,
+                            bool even, void *arguments)
+{
+	char full[NAME_CAPACITY];
+	bool is_short = length <= WARP_LENGTH;
+	snprintf(full, sizeof full, "hr_%s_%s_%c", name, is_short ? "warp" : "block", even ? 'n' : '1');
+	hr__grid grid = hr__launch_grid(launch, items * (is_short ? WARP : HR__BLOCK));
+	return hr__launch_kernel(launch, program, dtype, full, &grid, arguments);
+}
+
 /* ---- ops ---- */
 
 static hr_status call_launch(const hr__native *native, void *argument)
@@ -230,7 +257,13 @@ hr_status hr__card_queue(hr__card *card, enum hr__op_kind kind, const hr__work *
 {
 	hr__launch launch = { .card = card, .op = &hr__ops[kind], .work = work };
 	if (faults) launch.faults = *faults;
+	__atomic_fetch_add(&card->queued[kind], 1, __ATOMIC_RELAXED);
 	return hr__device_native(card->facts.device, stream, call_launch, &launch);
+}
+
+uint64_t hr__card_queued(const hr__card *card, enum hr__op_kind kind)
+{
+	return __atomic_load_n(&card->queued[kind], __ATOMIC_RELAXED);
 }
 
 /* ---- cuBLASLt ---- */

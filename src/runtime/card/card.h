@@ -15,7 +15,17 @@
 
 /* ---- programs: name, file ---- */
 
-#define HR__PROGRAMS(X) X(ELEMENTS, "elements")
+#define HR__PROGRAMS(X)      \
+	X(ELEMENTS, "elements")  \
+	X(REDUCE, "reduce")      \
+	X(ROWS, "rows")          \
+	X(NORM, "norm")          \
+	X(MOVE, "move")          \
+	X(SCATTER, "scatter")    \
+	X(CAST, "cast")          \
+	X(UPDATE, "update")      \
+	X(RANDOM, "random")      \
+	X(POOL, "pool")
 
 enum hr__card_program {
 #define HR__PROGRAM_ENUM(name, file) HR__PROGRAM_##name,
@@ -68,12 +78,26 @@ typedef struct hr__launch {
 
 /* Queues an op on the card: like hr__job_queue. [faults]: where the kernels store the first error. */
 hr_status hr__card_queue(hr__card *card, enum hr__op_kind kind, const hr__work *work, hr_stream stream, const hr__k_faults *faults);
+/* How many ops of a kind were queued. */
+uint64_t hr__card_queued(const hr__card *card, enum hr__op_kind kind);
 
 /* For launch functions: launches kernel [name] of the program compiled for [dtype]; *arguments is its parameter. */
 hr_status hr__launch_kernel(const hr__launch *launch, enum hr__card_program program, hr_dtype dtype, const char *name, const hr__grid *grid, void *arguments);
 /* A grid of [threads] of one dimension, in blocks of HR__BLOCK, at most as many as keep the card busy; kernels go on from there in strides. */
 #define HR__BLOCK 256u
 hr__grid hr__launch_grid(const hr__launch *launch, int64_t threads);
+
+/* Elements that a thread reads and writes at once: N of the programs. */
+int64_t hr__launch_pack(hr_dtype dtype);
+/* Whether rows of [length] at these addresses can be read in packs. */
+bool hr__launch_is_even(hr_dtype dtype, int64_t length, const void *const *addresses, int count);
+/* Launches a kernel of GROUP_KERNELS: a warp for each of [items] if they are short, else a block. */
+hr_status hr__launch_groups(const hr__launch *launch, enum hr__card_program program, hr_dtype dtype, const char *name, int64_t items, int64_t length,
+                            bool even, void *arguments);
+/* What a kernel is told of an op's index inputs. */
+#define HR__IS_WIDE(type) ((type)->dtype == HR_DTYPE_INT64)
+/* How often [unit] fits into [count], rounded up. */
+#define HR__UP(count, unit) (((count) + (unit) - 1) / (unit))
 
 /* cuBLASLt's handle, made when it is first needed. */
 hr_status hr__card_cublaslt(hr__card *card, cublasLtHandle_t *out);

@@ -4,18 +4,6 @@
 #include "runtime/card/card.h"
 #include "runtime/ops/ops.h"
 
-static bool is_aligned(const void *address, uint64_t unit)
-{
-	return (uintptr_t)address % unit == 0;
-}
-
-/* Elements that a thread computes at once: N of elements.cuh. */
-static int64_t pack_of(hr_dtype dtype)
-{
-	int64_t fit = 16 / (int64_t)hr_dtype_size(dtype);
-	return fit < 4 ? fit : 4;
-}
-
 static void set_walk(const hr__work *work, hr__k_elements *arguments)
 {
 	hr__broadcast walk;
@@ -29,15 +17,6 @@ static void set_walk(const hr__work *work, hr__k_elements *arguments)
 	}
 }
 
-/* Rows and addresses are multiples of what a thread computes at once. */
-static bool is_even(const hr__k_elements *arguments, hr_dtype dtype)
-{
-	int64_t pack = pack_of(dtype);
-	uint64_t bytes = (uint64_t)pack * hr_dtype_size(dtype);
-	return arguments->d[arguments->rank - 1] % pack == 0 && is_aligned(arguments->a, bytes) && is_aligned(arguments->b, bytes) &&
-	       is_aligned(arguments->out, bytes);
-}
-
 HR__LAUNCH(elements)
 {
 	const hr__work *work = launch->work;
@@ -47,8 +26,8 @@ HR__LAUNCH(elements)
 		                         .factor = work->attrs->a, .plus = work->attrs->b, .faults = launch->faults };
 	if (!arguments.count) return HR_OK;
 	set_walk(work, &arguments);
-	bool even = is_even(&arguments, dtype);
+	bool even = hr__launch_is_even(dtype, arguments.d[arguments.rank - 1], (const void *[]){ arguments.a, arguments.b, arguments.out }, 3);
 	snprintf(name, sizeof name, "hr_%s_%c", launch->op->name, even ? 'n' : '1');
-	hr__grid grid = hr__launch_grid(launch, arguments.count / (even ? pack_of(dtype) : 1));
+	hr__grid grid = hr__launch_grid(launch, arguments.count / (even ? hr__launch_pack(dtype) : 1));
 	return hr__launch_kernel(launch, HR__PROGRAM_ELEMENTS, dtype, name, &grid, &arguments);
 }

@@ -19,7 +19,9 @@
 	extern const char hr__source_##name[] __attribute__((visibility("hidden"))); \
 	extern const char hr__source_##name##_end[] __attribute__((visibility("hidden")));
 
-__asm__(BEGIN_TEXT(COMMON) ".incbin \"" HR__KERNELS_DIR "/prelude.cuh\"\n.incbin \"" HR__KERNELS_DIR "/arguments.h\"\n.incbin \"" HR__KERNELS_DIR "/after.cuh\"\n" END_TEXT(COMMON));
+#define PART(folder, file) ".incbin \"" folder "/" file "\"\n"
+__asm__(BEGIN_TEXT(COMMON) PART(HR__KERNELS_DIR, "prelude.cuh") PART(HR__KERNELS_DIR, "arguments.h") PART(HR__HOST_KERNELS_DIR, "philox.h")
+        PART(HR__HOST_KERNELS_DIR, "bfloat16.h") PART(HR__KERNELS_DIR, "after.cuh") END_TEXT(COMMON));
 TEXT_OF(COMMON)
 
 #define PROGRAM(name, file)                                                                        \

@@ -36,12 +36,13 @@
 	X(PLACEHOLDER,        placeholder,        1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, full, none, none, none, HOST, none, none) \
 	X(READ,               read,               1, 1, 1, ALIASES,   NEVER,    0, 0, 0, read, none, none, none, HOST, none, none) \
 	X(ASSIGN,             assign,             1, 2, 2, ALIASES,   NEVER,    0, 0, 0, assign, none, none, none, HOST, none, none) \
-	X(INITIALIZE,         initialize,         1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, done, full, none, none, HOST, none, none) \
-	X(GROUP,              group,              1, 0, HR__OP_INPUTS, ALLOCATES, NEVER,    0, 0, 0, done, full, none, none, HOST, none, none) \
+	X(INITIALIZE,         initialize,         1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, done, full, none, none, KERNELS, full, none) \
+	X(GROUP,              group,              1, 0, HR__OP_INPUTS, ALLOCATES, NEVER,    0, 0, 0, done, full, none, none, KERNELS, full, none) \
+	/* the contents of a constant come from the host */ \
 	X(CONSTANT,           constant,           1, 0, 0, ALLOCATES, NEVER,    0, 0, 0, constant, constant, none, none, HOST, none, none) \
-	X(FULL,               full,               1, 0, 0, ALLOCATES, BYTES,    0, 0, 0, full, full, none, none, HOST, none, none) \
-	X(RANDOM_NORMAL,      random_normal,      1, 0, 0, ALLOCATES, RANDOM,   0, 0, 0, random_normal, random_normal, none, none, HOST, none, none) \
-	X(RANDOM_UNIFORM,     random_uniform,     1, 0, 0, ALLOCATES, RANDOM,   0, 0, 0, random_uniform, random_uniform, none, none, HOST, none, none) \
+	X(FULL,               full,               1, 0, 0, ALLOCATES, BYTES,    0, 0, 0, full, full, none, none, KERNELS, full, none) \
+	X(RANDOM_NORMAL,      random_normal,      1, 0, 0, ALLOCATES, RANDOM,   0, 0, 0, random_normal, random_normal, none, none, KERNELS, random_normal, none) \
+	X(RANDOM_UNIFORM,     random_uniform,     1, 0, 0, ALLOCATES, RANDOM,   0, 0, 0, random_uniform, random_uniform, none, none, KERNELS, random_uniform, none) \
 	X(ADD,                add,                1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary, add, none, add, KERNELS, elements, none) \
 	X(SUB,                sub,                1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary, sub, none, sub, KERNELS, elements, none) \
 	X(MUL,                mul,                1, 2, 2, FORWARDS,  BYTES,    3, 3, 0, binary, mul, none, mul, KERNELS, elements, none) \
@@ -55,54 +56,54 @@
 	X(RELU,               relu,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 1, unary_float, relu, none, relu, KERNELS, elements, none) \
 	X(GELU,               gelu,               1, 1, 1, FORWARDS,  ELEMENTS, 1, 1, 0, unary_float, gelu, none, gelu, KERNELS, elements, none) \
 	X(SCALE,              scale,              1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, unary_float, scale, none, scale, KERNELS, elements, none) \
-	X(CAST,               cast,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, cast, cast, none, cast, HOST, none, none) \
+	X(CAST,               cast,               1, 1, 1, FORWARDS,  BYTES,    1, 0, 0, cast, cast, none, cast, KERNELS, cast, none) \
 	X(RESHAPE,            reshape,            1, 1, 1, ALIASES,   NEVER,    0, 0, 0, reshape, none, none, reshape, HOST, none, none) \
-	X(TRANSPOSE,          transpose,          1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, transpose, transpose, none, transpose, HOST, none, none) \
-	X(CONCAT,             concat,             1, 1, HR__OP_INPUTS, ALLOCATES, BYTES,    0, 0, 0, concat, concat, none, concat, HOST, none, none) \
-	X(SLICE,              slice,              1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, slice, slice, none, slice, HOST, none, none) \
-	X(BROADCAST_TO,       broadcast_to,       1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, broadcast_to, broadcast_to, none, broadcast_to, HOST, none, none) \
-	X(GATHER,             gather,             1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, gather, gather, none, gather, HOST, none, none) \
-	X(ONE_HOT,            one_hot,            1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, one_hot, one_hot, none, none, HOST, none, none) \
-	X(REDUCE_SUM,         reduce_sum,         1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_number, reduce_sum, reduce_sum, reduce_sum, HOST, none, none) \
-	X(REDUCE_MEAN,        reduce_mean,        1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_float, reduce_mean, reduce_sum, reduce_mean, HOST, none, none) \
-	X(REDUCE_MAX,         reduce_max,         1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, reduce_number, reduce_max, reduce_sum, reduce_max, HOST, none, none) \
+	X(TRANSPOSE,          transpose,          1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, transpose, transpose, none, transpose, KERNELS, transpose, none) \
+	X(CONCAT,             concat,             1, 1, HR__OP_INPUTS, ALLOCATES, BYTES,    0, 0, 0, concat, concat, none, concat, KERNELS, concat, none) \
+	X(SLICE,              slice,              1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, slice, slice, none, slice, KERNELS, slice, none) \
+	X(BROADCAST_TO,       broadcast_to,       1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, broadcast_to, broadcast_to, none, broadcast_to, KERNELS, broadcast_to, none) \
+	X(GATHER,             gather,             1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, gather, gather, none, gather, KERNELS, gather, none) \
+	X(ONE_HOT,            one_hot,            1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, one_hot, one_hot, none, none, KERNELS, one_hot, none) \
+	X(REDUCE_SUM,         reduce_sum,         1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_number, reduce_sum, reduce_sum, reduce_sum, KERNELS, reduce, reduce) \
+	X(REDUCE_MEAN,        reduce_mean,        1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_float, reduce_mean, reduce_sum, reduce_mean, KERNELS, reduce, reduce) \
+	X(REDUCE_MAX,         reduce_max,         1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, reduce_number, reduce_max, reduce_sum, reduce_max, KERNELS, reduce, reduce) \
 	X(MATMUL,             matmul,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, matmul, matmul, matmul, matmul, CUBLASLT, matmul, matmul) \
-	X(SOFTMAX,            softmax,            1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, softmax, softmax, none, softmax, HOST, none, none) \
-	X(CROSS_ENTROPY,      cross_entropy,      1, 2, 2, ALLOCATES, ELEMENTS, 0, 3, 0, cross_entropy, cross_entropy, none, cross_entropy, HOST, none, none) \
-	X(LAYER_NORM,         layer_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, layer_norm, layer_norm, none, layer_norm, HOST, none, none) \
-	X(BATCH_NORM,         batch_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, batch_norm, batch_norm, none, batch_norm, HOST, none, none) \
-	X(DROPOUT,            dropout,            1, 2, 2, FORWARDS,  RANDOM,   1, 2, 0, dropout, dropout, none, dropout, HOST, none, none) \
+	X(SOFTMAX,            softmax,            1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, softmax, softmax, none, softmax, KERNELS, rows, none) \
+	X(CROSS_ENTROPY,      cross_entropy,      1, 2, 2, ALLOCATES, ELEMENTS, 0, 3, 0, cross_entropy, cross_entropy, none, cross_entropy, KERNELS, rows, none) \
+	X(LAYER_NORM,         layer_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, layer_norm, layer_norm, none, layer_norm, KERNELS, layer_norm, none) \
+	X(BATCH_NORM,         batch_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, batch_norm, batch_norm, none, batch_norm, KERNELS, batch_norm, batch_norm) \
+	X(DROPOUT,            dropout,            1, 2, 2, FORWARDS,  RANDOM,   1, 2, 0, dropout, dropout, none, dropout, KERNELS, dropout, none) \
 	X(ATTEND,             attend,             2, 3, 3, ALLOCATES, PRODUCTS, 0, 7, 3, attend, attend, attend, attend, HOST, none, none) \
 	X(CONV2D,             conv2d,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, conv2d, conv2d, conv2d, conv2d, HOST, none, none) \
-	X(MAX_POOL,           max_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, pool, max_pool, none, max_pool, HOST, none, none) \
-	X(AVG_POOL,           avg_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pool, avg_pool, none, avg_pool, HOST, none, none) \
+	X(MAX_POOL,           max_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, pool, max_pool, none, max_pool, KERNELS, max_pool, none) \
+	X(AVG_POOL,           avg_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pool, avg_pool, none, avg_pool, KERNELS, avg_pool, none) \
 	/* for gradients */ \
 	X(RELU_GRAD,          relu_grad,          1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary_float, relu_grad, none, none, KERNELS, elements, none) \
 	X(TANH_GRAD,          tanh_grad,          1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary_float, tanh_grad, none, none, KERNELS, elements, none) \
 	X(GELU_GRAD,          gelu_grad,          1, 2, 2, FORWARDS,  ELEMENTS, 3, 0, 0, binary_float, gelu_grad, none, none, KERNELS, elements, none) \
-	X(SOFTMAX_GRAD,       softmax_grad,       1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, softmax_grad, softmax_grad, none, none, HOST, none, none) \
-	X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 1, 3, 3, FORWARDS,  ELEMENTS, 1, 0, 0, cross_entropy_grad, cross_entropy_grad, none, none, HOST, none, none) \
-	X(MAX_GRAD,           max_grad,           1, 3, 3, FORWARDS,  BYTES,    1, 0, 0, max_grad, max_grad, none, none, HOST, none, none) \
-	X(SUM_TO,             sum_to,             1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, sum_to, sum_to, sum_to, sum_to, HOST, none, none) \
-	X(SCATTER_ROWS,       scatter_rows,       1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, scatter_rows, scatter_rows, none, scatter_rows, HOST, none, none) \
-	X(PAD,                pad,                1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pad, pad, none, pad, HOST, none, none) \
+	X(SOFTMAX_GRAD,       softmax_grad,       1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, softmax_grad, softmax_grad, none, none, KERNELS, rows, none) \
+	X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 1, 3, 3, FORWARDS,  ELEMENTS, 1, 0, 0, cross_entropy_grad, cross_entropy_grad, none, none, KERNELS, rows, none) \
+	X(MAX_GRAD,           max_grad,           1, 3, 3, FORWARDS,  BYTES,    1, 0, 0, max_grad, max_grad, none, none, KERNELS, max_grad, none) \
+	X(SUM_TO,             sum_to,             1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, sum_to, sum_to, sum_to, sum_to, KERNELS, sum_to, sum_to) \
+	X(SCATTER_ROWS,       scatter_rows,       1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, scatter_rows, scatter_rows, none, scatter_rows, KERNELS, scatter_rows, none) \
+	X(PAD,                pad,                1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pad, pad, none, pad, KERNELS, pad, none) \
 	X(LAYER_NORM_GRAD,    layer_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, \
-	  layer_norm_grad, layer_norm_grad, layer_norm_grad, none, HOST, none, none) \
-	X(BATCH_NORM_GRAD,    batch_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, batch_norm_grad, batch_norm_grad, none, none, HOST, none, none) \
+	  layer_norm_grad, layer_norm_grad, layer_norm_grad, none, KERNELS, layer_norm_grad, layer_norm_grad) \
+	X(BATCH_NORM_GRAD,    batch_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, batch_norm_grad, batch_norm_grad, none, none, KERNELS, batch_norm_grad, batch_norm_grad) \
 	X(ATTEND_GRAD,        attend_grad,        3, 6, 6, ALLOCATES, PRODUCTS, 0, 0, 0, attend_grad, attend_grad, attend_grad, none, HOST, none, none) \
 	X(CONV2D_GRAD_INPUT,  conv2d_grad_input,  1, 2, 2, ALLOCATES, PRODUCTS, 0, 0, 0, \
 	  conv2d_grad_input, conv2d_grad_input, conv2d_grad_input, none, HOST, none, none) \
 	X(CONV2D_GRAD_FILTER, conv2d_grad_filter, 1, 2, 2, ALLOCATES, PRODUCTS, 0, 0, 0, \
 	  conv2d_grad_filter, conv2d_grad_filter, conv2d_grad_filter, none, HOST, none, none) \
-	X(MAX_POOL_GRAD,      max_pool_grad,      1, 3, 3, ALLOCATES, BYTES,    0, 0, 0, max_pool_grad, max_pool_grad, none, none, HOST, none, none) \
-	X(AVG_POOL_GRAD,      avg_pool_grad,      1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, avg_pool_grad, avg_pool_grad, none, none, HOST, none, none) \
+	X(MAX_POOL_GRAD,      max_pool_grad,      1, 3, 3, ALLOCATES, BYTES,    0, 0, 0, max_pool_grad, max_pool_grad, none, none, KERNELS, max_pool_grad, none) \
+	X(AVG_POOL_GRAD,      avg_pool_grad,      1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, avg_pool_grad, avg_pool_grad, none, none, KERNELS, avg_pool_grad, none) \
 	/* for variables */ \
-	X(COPY,               copy,               1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, copy, copy, none, copy, HOST, none, none) \
-	X(ASSIGN_ADD,         assign_add,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, add, none, none, HOST, none, none) \
-	X(ASSIGN_SUB,         assign_sub,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, sub, none, none, HOST, none, none) \
-	X(SGD,                sgd,                1, 2, 2, UPDATES,   NEVER,    0, 0, 0, sgd, sgd, none, none, HOST, none, none) \
-	X(MOMENTUM,           momentum,           2, 3, 3, UPDATES,   NEVER,    0, 0, 0, momentum, momentum, none, none, HOST, none, none) \
-	X(ADAM,               adam,               3, 5, 5, UPDATES,   NEVER,    0, 0, 0, adam, adam, none, none, HOST, none, none)
+	X(COPY,               copy,               1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, copy, copy, none, copy, KERNELS, copy, none) \
+	X(ASSIGN_ADD,         assign_add,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, add, none, none, KERNELS, update, none) \
+	X(ASSIGN_SUB,         assign_sub,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, sub, none, none, KERNELS, update, none) \
+	X(SGD,                sgd,                1, 2, 2, UPDATES,   NEVER,    0, 0, 0, sgd, sgd, none, none, KERNELS, update, none) \
+	X(MOMENTUM,           momentum,           2, 3, 3, UPDATES,   NEVER,    0, 0, 0, momentum, momentum, none, none, KERNELS, update, none) \
+	X(ADAM,               adam,               3, 5, 5, UPDATES,   NEVER,    0, 0, 0, adam, adam, none, none, KERNELS, update, none)
 
 enum hr__op_kind {
 #define HR__OP_ENUM(kind, ...) HR__OP_##kind,

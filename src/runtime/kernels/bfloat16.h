@@ -6,13 +6,18 @@
 #ifndef HR_RUNTIME_BFLOAT16_H
 #define HR_RUNTIME_BFLOAT16_H
 
+#ifdef __CUDACC_RTC__ /* a part of the card's programs too */
+#define HR__BFLOAT16 __device__ inline
+#else
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#define HR__BFLOAT16 static inline
+#endif
 
 typedef uint16_t hr__bfloat16;
 
-static inline float hr__bfloat16_to_f32(hr__bfloat16 x)
+HR__BFLOAT16 float hr__bfloat16_to_f32(hr__bfloat16 x)
 {
 	uint32_t bits = (uint32_t)x << 16;
 	float out;
@@ -22,7 +27,7 @@ static inline float hr__bfloat16_to_f32(hr__bfloat16 x)
 
 /* A carry propagates into the exponent, up to infinity. NaN is handled separately: a carry could overflow it, and truncation could
  * remove its mantissa bits and make it infinity. */
-static inline hr__bfloat16 hr__bfloat16_of_f32(float x)
+HR__BFLOAT16 hr__bfloat16 hr__bfloat16_of_f32(float x)
 {
 	uint32_t bits;
 	memcpy(&bits, &x, sizeof bits);
@@ -32,7 +37,7 @@ static inline hr__bfloat16 hr__bfloat16_of_f32(float x)
 
 /* Converts to float32 by truncation and sets the last bit if anything was lost (round to odd). The result is on the same side of
  * every tie as [x], because float32 has at least two more bits than bfloat16. */
-static inline hr__bfloat16 hr__bfloat16_of_f64(double x)
+HR__BFLOAT16 hr__bfloat16 hr__bfloat16_of_f64(double x)
 {
 	float near = (float)x;
 	uint32_t bits;
@@ -45,9 +50,9 @@ static inline hr__bfloat16 hr__bfloat16_of_f64(double x)
 
 /* Up to 2^53 the conversion to double is exact. Beyond, the last 12 bits are far below any tie, so only whether they are zero
  * matters. */
-static inline hr__bfloat16 hr__bfloat16_of_i64(int64_t x)
+HR__BFLOAT16 hr__bfloat16 hr__bfloat16_of_i64(int64_t x)
 {
-	const int64_t whole = INT64_C(1) << 53, last = 0xFFF;
+	const int64_t whole = (int64_t)1 << 53, last = 0xFFF;
 	if ((x > whole || x < -whole) && (x & last) != 0) x = (x & ~last) | 0x800;
 	return hr__bfloat16_of_f64((double)x);
 }

@@ -3,13 +3,18 @@
 #ifndef HR_RUNTIME_PHILOX_H
 #define HR_RUNTIME_PHILOX_H
 
+#ifdef __CUDACC_RTC__ /* a part of the card's programs too */
+#define HR__PHILOX __device__ inline
+#else
 #include <stdint.h>
+#define HR__PHILOX static inline
+#endif
 
 /* Makes the numbers that different ops draw from one seed independent. */
 enum hr__random_stream { HR__RANDOM_NORMAL = 1, HR__RANDOM_UNIFORM = 2, HR__RANDOM_DROPOUT = 3 };
 
 /* Two bits of the third word of the counter are the stream, so the low 62 bits of [offset] count. */
-static inline void hr__philox(uint64_t seed, uint64_t block, enum hr__random_stream stream, uint64_t offset, uint32_t out[4])
+HR__PHILOX void hr__philox(uint64_t seed, uint64_t block, enum hr__random_stream stream, uint64_t offset, uint32_t out[4])
 {
 	uint32_t a = (uint32_t)block, b = (uint32_t)(block >> 32), c = (uint32_t)stream | (uint32_t)(offset >> 32) << 2, d = (uint32_t)offset;
 	uint32_t key0 = (uint32_t)seed, key1 = (uint32_t)(seed >> 32);

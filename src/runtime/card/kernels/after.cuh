@@ -11,3 +11,108 @@ BOTH void fault(const hr__k_faults &faults, int code, int64_t wrong, int64_t cho
 	found.choices = choices;
 	*faults.to = found;
 }
+
+// ---- groups ----
+//
+// A group is a warp, or a block of BLOCK threads. A sum is added in an order that depends on the group alone, and every thread gets the same bits.
+
+struct plus_of {
+	template <class V> BOTH V operator()(V a, V b) const { return a + b; }
+};
+struct larger_of { // ignores NaN
+	template <class V> BOTH V operator()(V a, V b) const { return b > a ? b : a; }
+};
+
+template <class V, class F> BOTH V warp_join(V x, F join)
+{
+	for (int k = WARP / 2; k; k /= 2) x = join(x, __shfl_xor_sync(0xffffffffu, x, k));
+	return x;
+}
+
+// All threads of the block call it, if the group is the block.
+template <int GROUP, class V, class F> BOTH V group_join(V x, F join)
+{
+	x = warp_join(x, join);
+	if (GROUP == WARP) return x;
+	__shared__ V of_warps[BLOCK / WARP];
+	__syncthreads(); // the threads have read what they joined before
+	if (threadIdx.x % WARP == 0) of_warps[threadIdx.x / WARP] = x;
+	__syncthreads();
+	x = of_warps[0];
+	for (int i = 1; i < BLOCK / WARP; i++) x = join(x, of_warps[i]);
+	return x;
+}
+
+template <int GROUP, class V> BOTH V group_sum(V x)
+{
+	return group_join<GROUP>(x, plus_of());
+}
+
+// The items of this thread's group below [count]: for (GROUPS(GROUP, i, count)). MEMBER is the thread's number in its group.
+#define GROUPS(GROUP, i, count)                                                                                                               \
+	int64_t i = (int64_t)blockIdx.x * (BLOCK / GROUP) + threadIdx.x / GROUP, i##_step = (int64_t)gridDim.x * (BLOCK / GROUP); i < (count); \
+	i += i##_step
+#define MEMBER(GROUP) ((int)(threadIdx.x % GROUP))
+
+// Kernels of four kinds from a template <int GROUP, int M>: a warp or a block for each item; packs of N, or single elements.
+#define GROUP_KERNELS(name, type, body)                                     \
+	KERNEL(hr_##name##_warp_n, type) { body<WARP, N>(arg); }                \
+	KERNEL(hr_##name##_warp_1, type) { body<WARP, 1>(arg); }                \
+	KERNEL(hr_##name##_block_n, type) { body<BLOCK, N>(arg); }              \
+	KERNEL(hr_##name##_block_1, type) { body<BLOCK, 1>(arg); }
+
+// ---- addresses ----
+
+COLD int64_t far_offset_of(const hr__k_walk &walk, int64_t at)
+{
+	int64_t offset = 0;
+	for (int i = walk.rank; i-- > 0;) {
+		int64_t next = i ? at / walk.d[i] : 0;
+		offset += (at - next * walk.d[i]) * walk.step[i];
+		at = next;
+	}
+	return offset;
+}
+
+// The offset of item [at]. Division of 32 bits takes a quarter of the time of 64.
+BOTH int64_t offset_of(const hr__k_walk &walk, int64_t at)
+{
+	int64_t offset = 0;
+	if (walk.rank == 1) return at * walk.step[0];
+	if (at > 0x7fffffff) return far_offset_of(walk, at);
+	uint32_t rest = (uint32_t)at;
+	for (int i = walk.rank; i-- > 1;) {
+		uint32_t next = rest / (uint32_t)walk.d[i];
+		offset += (rest - next * (uint32_t)walk.d[i]) * walk.step[i];
+		rest = next;
+	}
+	return offset + rest * walk.step[0];
+}
+
+// Quotients of numbers that fit into 32 bits nearly always.
+COLD int64_t far_quotient(int64_t a, int64_t b)
+{
+	return a / b;
+}
+BOTH int64_t quotient(int64_t a, int64_t b)
+{
+	return ((uint64_t)a | (uint64_t)b) >> 32 ? far_quotient(a, b) : (int64_t)((uint32_t)a / (uint32_t)b);
+}
+
+#if HR_DTYPE
+template <int M> BOTH pack<T, M> load(const void *from, int64_t at)
+{
+	return *(const pack<T, M> *)((const T *)from + at);
+}
+
+template <int M> BOTH void store(void *to, int64_t at, const pack<T, M> &x)
+{
+	*(pack<T, M> *)((T *)to + at) = x;
+}
+#endif
+
+// Element [at] of int32 or int64 indices.
+BOTH int64_t index_at(const void *indices, int wide, int64_t at)
+{
+	return wide ? ((const int64_t *)indices)[at] : ((const int32_t *)indices)[at];
+}

@@ -37,4 +37,117 @@ typedef struct hr__k_elements {
 	hr__k_faults faults;
 } hr__k_elements;
 
+/* Offsets of items: rank dimensions of d items, [step] elements apart. */
+typedef struct hr__k_walk {
+	int32_t rank;
+	int64_t d[HR__K_RANK], step[HR__K_RANK];
+} hr__k_walk;
+
+/* Reductions of [many] elements to each of outer x inner results. Elements are at kept(outer) + gone(many) + inner. If there are several blocks, each
+ * reduces [each] elements, and [partials] has outer x blocks x inner results of 8 bytes. */
+typedef struct hr__k_reduce {
+	const void *in;
+	void *out, *partials;
+	int64_t outer, many, inner, blocks, each;
+	hr__k_walk kept, gone;
+	double divisor; /* of a mean */
+} hr__k_reduce;
+
+/* The gradient of a maximum, along one dimension: [outer, many, inner]. */
+typedef struct hr__k_share {
+	const void *in, *most, *grad;
+	void *out;
+	int64_t outer, many, inner;
+} hr__k_share;
+
+/* Rows of [length]: softmax and cross entropy. A row of causal softmax uses the columns up to its own; there are [period] rows in a matrix. */
+typedef struct hr__k_rows {
+	const void *in, *labels, *grad;
+	void *out;
+	int64_t rows, length, period;
+	int32_t causal, wide_labels;
+	hr__k_faults faults;
+} hr__k_rows;
+
+/* Layer norm. [partials]: sums of blocks of [each] rows, for the gradients of gain and bias. */
+typedef struct hr__k_norm {
+	const void *in, *gain, *bias, *grad, *mean, *scale;
+	void *out, *out_mean, *out_scale, *of_gain, *of_bias, *partials;
+	int64_t rows, length, blocks, each;
+	double epsilon;
+} hr__k_norm;
+
+/* Batch norm of [images, channels, inner]. [partials]: of blocks of [each] elements of a channel; [stats]: what is computed from them, for each channel. */
+typedef struct hr__k_batch {
+	const void *in, *gain, *bias, *grad, *mean, *variance;
+	void *out, *first, *second; /* the outputs of each channel */
+	double *partials, *stats;
+	int64_t images, channels, inner, blocks, each;
+	double epsilon;
+} hr__k_batch;
+
+/* Units of 1, 2, 4, 8 or 16 bytes are moved: [rows] of [length], [from_step] and [to_step] units apart; or [rows] items of a walk over the input. */
+typedef struct hr__k_move {
+	const void *from;
+	void *to;
+	int64_t rows, length, from_step, to_step;
+	hr__k_walk walk;
+} hr__k_move;
+
+/* Transposed tiles: of planes of [high] by [wide] elements, [down] apart in the output, [across] in the input. */
+typedef struct hr__k_turn {
+	const void *from;
+	void *to;
+	int64_t planes, high, wide, down, across;
+	hr__k_walk from_walk, to_walk; /* planes */
+} hr__k_turn;
+
+/* [value]: what is repeated, as often as it fits into 8 bytes. */
+typedef struct hr__k_fill {
+	void *to;
+	uint64_t bytes, value;
+} hr__k_fill;
+
+/* Rows by index: [count] indices, rows of [length] of a table of [rows]. */
+typedef struct hr__k_index {
+	const void *from, *indices;
+	void *to;
+	int64_t count, rows, length;
+	int32_t wide_indices;
+	uint64_t one; /* the bits of 1 */
+	hr__k_faults faults;
+} hr__k_index;
+
+typedef struct hr__k_cast {
+	const void *from;
+	void *to;
+	int64_t count;
+} hr__k_cast;
+
+/* Optimizers: the variable, its state, the gradient; the new contents. */
+typedef struct hr__k_update {
+	const void *in[4], *step;
+	void *out[3];
+	int64_t count;
+	double a, b, c, d; /* as in hr__attrs */
+	hr__k_faults faults;
+} hr__k_update;
+
+/* Random numbers from [low] to [high], of [choices] integers from [first] on (0: 2^64); dropout. */
+typedef struct hr__k_random {
+	const void *in;
+	const uint64_t *offset;
+	void *out;
+	int64_t count, first;
+	uint64_t seed, choices, below; /* words below it are dropped */
+	double low, high, before_high, scale;
+} hr__k_random;
+
+/* Windows of size x size pixels, [stride] apart, of planes of height x width pixels; rows x columns of windows. */
+typedef struct hr__k_pool {
+	const void *in, *grad, *most;
+	void *out;
+	int64_t planes, height, width, rows, columns, size, stride;
+} hr__k_pool;
+
 #endif

@@ -3,28 +3,33 @@
 // A thread computes N neighbours in the last dimension of the walk, or one where the rows or the addresses are not multiples of N: kernels <op>_n and
 // <op>_1. The output may be the memory of an input: a thread reads its elements before it writes them.
 
-#define N (16 / (int)sizeof(T) < 4 ? 16 / (int)sizeof(T) : 4)
-
-// Offsets of output element [at] in both inputs. Division of 32 bits takes a quarter of the time.
-BOTH void find(const hr__k_elements &arg, int64_t at, int64_t &a, int64_t &b)
+COLD void find_far(const hr__k_elements &arg, int64_t at, int64_t &a, int64_t &b)
 {
-	a = b = 0;
-	if (arg.count <= 0x7fffffff) {
-		uint32_t rest = (uint32_t)at;
-		for (int i = arg.rank; i-- > 0;) {
-			uint32_t d = (uint32_t)arg.d[i], index = i ? rest % d : rest;
-			a += index * arg.a_step[i];
-			b += index * arg.b_step[i];
-			rest /= d;
-		}
-		return;
-	}
 	for (int i = arg.rank; i-- > 0;) {
 		int64_t index = i ? at % arg.d[i] : at;
 		a += index * arg.a_step[i];
 		b += index * arg.b_step[i];
 		at /= arg.d[i];
 	}
+}
+
+// Offsets of output element [at] in both inputs. Division of 32 bits takes a quarter of the time.
+BOTH void find(const hr__k_elements &arg, int64_t at, int64_t &a, int64_t &b)
+{
+	a = b = 0;
+	if (at > 0x7fffffff) {
+		find_far(arg, at, a, b);
+		return;
+	}
+	uint32_t rest = (uint32_t)at;
+	for (int i = arg.rank; i-- > 1;) {
+		uint32_t d = (uint32_t)arg.d[i], next = rest / d, index = rest - next * d;
+		a += index * arg.a_step[i];
+		b += index * arg.b_step[i];
+		rest = next;
+	}
+	a += rest * arg.a_step[0];
+	b += rest * arg.b_step[0];
 }
 
 template <int M> BOTH pack<T, M> get(const void *from, int64_t at, int64_t step)

@@ -1,0 +1,136 @@
+// reduce.cuh - sums, means and maxima along dimensions.
+//
+//     rows      the reduced elements are neighbours: a group of threads for each result, and each block of its elements
+//     columns   the results are: a warp for each 32 of them, eight such warps add rows of a block of rows
+//     join      joins the results of blocks
+//
+// Floats are added in double. How many blocks there are depends on the shape alone.
+
+#define ROW_WARPS (BLOCK / WARP)
+
+#if IS_FLOAT
+struct sum_of {
+	typedef double A;
+	static BOTH A first() { return 0; }
+	static BOTH A join(A a, A b) { return a + b; }
+	BOTH A operator()(A a, A b) const { return a + b; }
+};
+struct max_of {
+	typedef T A;
+	static BOTH A first() { return LOWEST; }
+	static BOTH A join(A a, A b) { return b > a || b != b ? b : a; } // NaN wins
+	BOTH A operator()(A a, A b) const { return join(a, b); }
+};
+template <class A> BOTH T result(const hr__k_reduce &arg, A x)
+{
+	return (T)((double)x / arg.divisor);
+}
+#else
+struct sum_of {
+	typedef uint64_t A; // wraps around
+	static BOTH A first() { return 0; }
+	static BOTH A join(A a, A b) { return a + b; }
+	BOTH A operator()(A a, A b) const { return a + b; }
+};
+struct max_of {
+	typedef T A;
+	static BOTH A first() { return (T)LOWEST; }
+	static BOTH A join(A a, A b) { return b > a ? b : a; }
+	BOTH A operator()(A a, A b) const { return join(a, b); }
+};
+template <class A> BOTH T result(const hr__k_reduce &, A x)
+{
+	return (T)x;
+}
+#endif
+
+template <class J> BOTH void put(const hr__k_reduce &arg, int64_t at, typename J::A x)
+{
+	if (arg.blocks == 1) ((T *)arg.out)[at] = result(arg, x);
+	else *(typename J::A *)((uint64_t *)arg.partials + at) = x;
+}
+
+BOTH int64_t end_of(const hr__k_reduce &arg, int64_t begin)
+{
+	return begin + arg.each < arg.many ? begin + arg.each : arg.many;
+}
+
+template <class J, int GROUP, int M> BOTH void rows(const hr__k_reduce &arg)
+{
+	for (GROUPS(GROUP, item, arg.outer * arg.blocks)) {
+		int64_t row = quotient(item, arg.blocks), begin = (item - row * arg.blocks) * arg.each, end = end_of(arg, begin), base = offset_of(arg.kept, row);
+		typename J::A all = J::first();
+#pragma unroll 4
+		for (int64_t i = begin + MEMBER(GROUP) * M; i < end; i += GROUP * M) {
+			pack<T, M> x = load<M>(arg.in, base + offset_of(arg.gone, i));
+			for (int k = 0; k < M; k++) all = J::join(all, (typename J::A)x.at[k]);
+		}
+		all = group_join<GROUP>(all, J());
+		if (MEMBER(GROUP) == 0) put<J>(arg, item, all);
+	}
+}
+
+template <class J> BOTH void columns(const hr__k_reduce &arg)
+{
+	__shared__ typename J::A sums[ROW_WARPS][WARP];
+	int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+	int64_t chunks = (arg.inner + WARP - 1) / WARP;
+	for (int64_t item = blockIdx.x; item < arg.outer * arg.blocks * chunks; item += gridDim.x) {
+		int64_t row = quotient(item, chunks), column = (item - row * chunks) * WARP + lane, outer = quotient(row, arg.blocks);
+		int64_t begin = (row - outer * arg.blocks) * arg.each, end = end_of(arg, begin), base = offset_of(arg.kept, outer) + column;
+		typename J::A all = J::first();
+		if (column < arg.inner) {
+#pragma unroll 4
+			for (int64_t i = begin + warp; i < end; i += ROW_WARPS) all = J::join(all, (typename J::A)((const T *)arg.in)[base + offset_of(arg.gone, i)]);
+		}
+		sums[warp][lane] = all;
+		__syncthreads();
+		if (warp == 0 && column < arg.inner) {
+			for (int i = 1; i < ROW_WARPS; i++) all = J::join(all, sums[i][lane]);
+			put<J>(arg, row * arg.inner + column, all);
+		}
+		__syncthreads();
+	}
+}
+
+template <class J> BOTH void join(const hr__k_reduce &arg)
+{
+	for (GROUPS(WARP, item, arg.outer * arg.inner)) {
+		int64_t outer = quotient(item, arg.inner);
+		const uint64_t *from = (const uint64_t *)arg.partials + outer * arg.blocks * arg.inner + item - outer * arg.inner;
+		typename J::A all = J::first();
+		for (int64_t i = MEMBER(WARP); i < arg.blocks; i += WARP) all = J::join(all, *(const typename J::A *)(from + i * arg.inner));
+		all = group_join<WARP>(all, J());
+		if (MEMBER(WARP) == 0) ((T *)arg.out)[item] = result(arg, all);
+	}
+}
+
+#define REDUCTION(name, J)                                                                       \
+	template <int GROUP, int M> BOTH void name##_rows(const hr__k_reduce &arg) { rows<J, GROUP, M>(arg); } \
+	GROUP_KERNELS(name, hr__k_reduce, name##_rows)                                               \
+	KERNEL(hr_##name##_columns, hr__k_reduce) { columns<J>(arg); }                               \
+	KERNEL(hr_##name##_join, hr__k_reduce) { join<J>(arg); }
+REDUCTION(sum, sum_of)
+REDUCTION(max, max_of)
+
+// Elements equal to the maximum share its gradient equally. A thread reads and writes the same elements, so the output may be the input's memory.
+#if IS_FLOAT
+template <int GROUP> BOTH void share(const hr__k_share &arg)
+{
+	for (GROUPS(GROUP, item, arg.outer * arg.inner)) {
+		int64_t outer = quotient(item, arg.inner), base = outer * arg.many * arg.inner + item - outer * arg.inner;
+		T most = ((const T *)arg.most)[item], grad = ((const T *)arg.grad)[item];
+		int64_t equal = 0;
+		for (int64_t i = MEMBER(GROUP); i < arg.many; i += GROUP) equal += ((const T *)arg.in)[base + i * arg.inner] == most;
+		if (GROUP > 1) equal = group_sum<GROUP>(equal);
+		grad /= equal > 0 ? (T)equal : 1;
+		for (int64_t i = MEMBER(GROUP); i < arg.many; i += GROUP) {
+			int64_t at = base + i * arg.inner;
+			((T *)arg.out)[at] = ((const T *)arg.in)[at] == most ? grad : 0;
+		}
+	}
+}
+KERNEL(hr_share_thread, hr__k_share) { share<1>(arg); }
+KERNEL(hr_share_warp, hr__k_share) { share<WARP>(arg); }
+KERNEL(hr_share_block, hr__k_share) { share<BLOCK>(arg); }
+#endif

@@ -1,0 +1,56 @@
+/* test_card_compile.c - every program for cards compiles with the real NVRTC, where that is installed; no card is needed. Otherwise skipped. */
+#include "fixture.h"
+#include "core/os/os.h"
+#include "runtime/card/card.h"
+
+#define ARCH 90
+
+#define NONE (1u << 0)
+#define FLOATS (1u << HR_DTYPE_FLOAT32 | 1u << HR_DTYPE_FLOAT64)
+#define NUMBERS (FLOATS | 1u << HR_DTYPE_INT32 | 1u << HR_DTYPE_INT64 | 1u << HR_DTYPE_UINT8)
+#define ALL (NUMBERS | 1u << HR_DTYPE_BOOL | 1u << HR_DTYPE_BFLOAT16)
+
+/* The dtypes that a program is compiled for. */
+static const unsigned dtypes[] = {
+	[HR__PROGRAM_ELEMENTS] = NUMBERS,
+	[HR__PROGRAM_REDUCE] = NUMBERS,
+	[HR__PROGRAM_ROWS] = FLOATS,
+	[HR__PROGRAM_NORM] = FLOATS,
+	[HR__PROGRAM_MOVE] = NONE,
+	[HR__PROGRAM_SCATTER] = FLOATS,
+	[HR__PROGRAM_CAST] = ALL,
+	[HR__PROGRAM_UPDATE] = NUMBERS,
+	[HR__PROGRAM_RANDOM] = NUMBERS,
+	[HR__PROGRAM_POOL] = FLOATS,
+};
+_Static_assert(sizeof dtypes / sizeof *dtypes == HR__PROGRAM_COUNT, "a program without dtypes");
+
+static void test_programs_compile(void)
+{
+	char why[256];
+	hr__card_facts facts = { .processors = { 9, 0, 132 }, .arch = ARCH, .is_exact = true };
+	setenv("HEADROOM_KERNEL_CACHE", "/dev/null/none", 1);
+	if (!getenv("HR_TEST_NVRTC")) unsetenv("HEADROOM_CUDA_LIBRARIES");
+	else setenv("HEADROOM_CUDA_LIBRARIES", getenv("HR_TEST_NVRTC"), 1);
+	facts.nvrtc = hr__nvrtc_find(why, sizeof why);
+	if (!facts.nvrtc) hr_test_skip(why);
+	CHECK_EQ(0, facts.nvrtc->nvrtcVersion(&facts.nvrtc_major, &facts.nvrtc_minor));
+	for (int i = 0; i < HR__PROGRAM_COUNT; i++) {
+		for (int dtype = 0; dtype <= HR_DTYPE_BFLOAT16; dtype++) {
+			void *image;
+			size_t bytes;
+			if (!(dtypes[i] >> dtype & 1)) continue;
+			uint64_t begin = hr__os()->clock_ns();
+			hr_status status = hr__program_build(&facts, (enum hr__card_program)i, (hr_dtype)dtype, &image, &bytes);
+			printf("# %s for %s: %.1f s, %zu bytes\n", hr__source_of((enum hr__card_program)i).name, hr_dtype_text((hr_dtype)dtype),
+			       (double)(hr__os()->clock_ns() - begin) / 1e9, status ? 0 : bytes);
+			fflush(stdout);
+			if (status) printf("# %s\n", hr_last_message());
+			CHECK_STATUS(HR_OK, status);
+			CHECK(bytes > 0);
+			hr__os()->free(image, bytes);
+		}
+	}
+}
+
+TEST_MAIN(T_WITHIN(test_programs_compile, 600))
