@@ -11,6 +11,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static hr__block *slots; /* an address of 0 is empty */
 static size_t capacity, count; /* capacity: a power of two, or 0 */
+static uint64_t lowest = UINT64_MAX, highest; /* between these managed blocks have been: a search inside of blocks looks at all of them */
 
 static size_t home_of(uint64_t address)
 {
@@ -60,6 +61,8 @@ bool hr__blocks_add(const hr__block *block)
 		size_t at = slot_of(block->address);
 		if (!slots[at].address) count++;
 		slots[at] = *block;
+		if (block->managed && block->address < lowest) lowest = block->address;
+		if (block->managed && block->address + block->bytes > highest) highest = block->address + block->bytes;
 	}
 	pthread_mutex_unlock(&lock);
 	return room;
@@ -91,7 +94,8 @@ bool hr__blocks_find(uint64_t address, bool inside, hr__block *out)
 	pthread_mutex_lock(&lock);
 	const hr__block *found = capacity && address ? &slots[slot_of(address)] : NULL;
 	if (found && !found->address) found = NULL;
-	for (size_t at = 0; at < capacity && !found && inside; at++)
+	bool possible = inside && address >= lowest && address < highest;
+	for (size_t at = 0; at < capacity && !found && possible; at++)
 		if (contains(&slots[at], address)) found = &slots[at];
 	if (found) *out = *found;
 	pthread_mutex_unlock(&lock);

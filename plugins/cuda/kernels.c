@@ -1,4 +1,5 @@
-/* kernels.c - see kernels.h. Records are never freed, because other threads may be using them; there is one for each kernel of the program. */
+/* kernels.c - see kernels.h. Records are never freed, because other threads may be using them; there is one for each kernel of the program. After code
+ * was unloaded, the driver is asked again about a kernel when it is next launched: usually it is the same one, and its record stays. */
 #define _GNU_SOURCE
 #include "kernels.h"
 
@@ -10,11 +11,13 @@
 #include "driver.h"
 #include "loader.h"
 
-#define SLOTS 16384u /* a power of two; kernels beyond three quarters of it have no record */
+#define SLOTS 16384u /* a power of two */
+#define FULL (SLOTS / 4 * 3) /* more kernels have no record, until code is unloaded */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static hr__kernel *slots[SLOTS]; /* stored with release */
 static uint32_t count;
+static uint32_t unloads, unloads_before; /* the latter: when the table was last emptied */
 
 /* The demangled name, if the C++ library is in the process. */
 static hr_name intern_demangled(const char *text)
@@ -50,6 +53,7 @@ static hr__kernel *make(CUfunction function)
 	hr__kernel *made = calloc(1, sizeof *made);
 	if (!made) return NULL;
 	made->function = function;
+	made->asked = __atomic_load_n(&unloads, __ATOMIC_ACQUIRE);
 	made->name = name_of(function);
 	while (made->parameter_count < HR__KERNEL_PARAMETERS_MAX && get_parameter(function, made->parameter_count, &offset, &size)) {
 		made->offsets[made->parameter_count] = (uint32_t)offset;
@@ -72,25 +76,59 @@ static uint32_t slot_of(CUfunction function)
 	return at;
 }
 
+static bool is_current(const hr__kernel *kernel)
+{
+	return kernel && __atomic_load_n(&kernel->asked, __ATOMIC_ACQUIRE) == __atomic_load_n(&unloads, __ATOMIC_ACQUIRE);
+}
+
+static bool is_same(const hr__kernel *a, const hr__kernel *b)
+{
+	size_t bytes = a->parameter_count * sizeof *a->sizes;
+	return a->name == b->name && a->parameter_count == b->parameter_count && memcmp(a->sizes, b->sizes, bytes) == 0 && memcmp(a->offsets, b->offsets, bytes) == 0;
+}
+
+/* What the driver says now about the kernel of a slot; [known] is the record there, or NULL. With the lock held. */
+static hr__kernel *ask(uint32_t at, hr__kernel *known, CUfunction function)
+{
+	hr__kernel *made = make(function);
+	if (made && known && is_same(made, known)) {
+		__atomic_store_n(&known->asked, made->asked, __ATOMIC_RELEASE);
+		free(made);
+		return known;
+	}
+	if (!made) return NULL;
+	if (!known) count++;
+	__atomic_store_n(&slots[at], made, __ATOMIC_RELEASE);
+	return made;
+}
+
+/* Some of the kernels are gone if code was unloaded; which ones is not known. With the lock held. */
+static void make_room(void)
+{
+	uint32_t now = __atomic_load_n(&unloads, __ATOMIC_ACQUIRE);
+	if (now == unloads_before) return;
+	for (uint32_t i = 0; i < SLOTS; i++) __atomic_store_n(&slots[i], NULL, __ATOMIC_RELEASE);
+	count = 0;
+	unloads_before = now;
+}
+
 hr__kernel *hr__kernels_get(CUfunction function)
 {
 	hr__kernel *found = __atomic_load_n(&slots[slot_of(function)], __ATOMIC_ACQUIRE);
-	if (found) return found;
+	if (is_current(found)) return found;
 	pthread_mutex_lock(&lock);
 	uint32_t at = slot_of(function);
 	found = slots[at];
-	if (!found && count < SLOTS / 4 * 3 && (found = make(function)) != NULL) {
-		count++;
-		__atomic_store_n(&slots[at], found, __ATOMIC_RELEASE);
+	if (!found && count == FULL) {
+		make_room();
+		at = slot_of(function);
 	}
+	if (!is_current(found)) found = found || count < FULL ? ask(at, found, function) : NULL;
 	pthread_mutex_unlock(&lock);
 	return found;
 }
 
 void hr__kernels_forget(void)
 {
-	pthread_mutex_lock(&lock);
-	for (uint32_t i = 0; i < SLOTS; i++) __atomic_store_n(&slots[i], NULL, __ATOMIC_RELEASE);
-	count = 0;
-	pthread_mutex_unlock(&lock);
+	__atomic_fetch_add(&unloads, 1, __ATOMIC_ACQ_REL);
 }

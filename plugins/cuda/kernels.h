@@ -16,6 +16,7 @@ typedef struct hr__kernel {
 	uint32_t sizes[HR__KERNEL_PARAMETERS_MAX], offsets[HR__KERNEL_PARAMETERS_MAX];
 	uint64_t least_ns;  /* shortest measured execution; 0 = none yet */
 	uint32_t measured;  /* executions that were measured */
+	uint32_t asked;     /* how often code had been unloaded when the driver was last asked */
 } hr__kernel;
 
 /* NULL: no memory for its record. The record stays valid until the end of the process; its time is written by any thread. */

@@ -48,6 +48,15 @@ static const char *missing_function(void)
 	return !hr__driver.cuCtxSynchronize ? "cuCtxSynchronize" : !hr__driver.cuCtxPushCurrent_v2 ? "cuCtxPushCurrent" : !hr__driver.cuCtxPopCurrent_v2 ? "cuCtxPopCurrent" : NULL;
 }
 
+/* The allocator takes at least a page. */
+static bool limit_has_page(hr_device device)
+{
+	hr_device_info info;
+	uint64_t limit = hr__settings_get()->limit;
+	hr_device_info_init(&info);
+	return !limit || (hr_device_get_info(device, &info) == HR_OK && limit >= info.page_bytes);
+}
+
 static bool open_card(managed_card *card, int index, CUdevice device)
 {
 	char name[40];
@@ -58,6 +67,10 @@ static bool open_card(managed_card *card, int index, CUdevice device)
 	}
 	snprintf(name, sizeof name, "GPU:%d", index);
 	bool found = hr_device_find(name, &card->device) == HR_OK && !hr_device_is_emulated(card->device);
+	if (found && !limit_has_page(card->device)) {
+		hr__settings_say("the memory of CUDA device %d is not managed: the limit is below one page of Headroom's; it comes from the driver", index);
+		return false;
+	}
 	hr__ledger_set_report(&options, HR__LEDGER_DEVICE);
 	snprintf(name, sizeof name, "GPU:%d_managed", index);
 	options.name = name;

@@ -14,13 +14,16 @@
 static hr__settings settings;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
+#define LEAST_LIMIT 256u /* an allocator's unit, below which it has no limit */
+
 /* `headroom run` has replaced units by bytes. Anything else is not a limit: libheadroom reports it. */
-static uint64_t read_bytes(const char *text)
+static uint64_t read_limit(const char *text)
 {
 	char *end;
 	if (!text || text[0] < '0' || text[0] > '9') return 0;
 	uint64_t value = strtoull(text, &end, 10);
-	return *end ? 0 : value;
+	if (*end || !value) return 0;
+	return value < LEAST_LIMIT ? LEAST_LIMIT : value;
 }
 
 static bool is_own(const char *entry, size_t length)
@@ -64,7 +67,7 @@ static void read_environment(void)
 	settings.manage = run && strcmp(run, "manage") == 0;
 	settings.callers = is_set(secure_getenv("HEADROOM_RUN_CALLERS"));
 	settings.uses = is_set(secure_getenv("HEADROOM_RUN_USES"));
-	settings.limit = read_bytes(secure_getenv("HEADROOM_LIMIT"));
+	settings.limit = read_limit(secure_getenv("HEADROOM_LIMIT"));
 	settings.reports = report && report[0];
 	if (children && strcmp(children, "0") == 0) leave_children_alone();
 }

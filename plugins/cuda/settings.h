@@ -10,7 +10,7 @@ typedef struct hr__settings {
 	bool manage;    /* HEADROOM_RUN=manage: memory comes from libheadroom's allocator */
 	bool callers;   /* HEADROOM_RUN_CALLERS=1: the caller's symbol is the scope */
 	bool uses;      /* HEADROOM_RUN_USES=1: recordings have the launches */
-	uint64_t limit; /* bytes of each card, from HEADROOM_LIMIT; 0 = none */
+	uint64_t limit; /* bytes of each card, from HEADROOM_LIMIT, at least 256; 0 = none */
 	bool reports;   /* HEADROOM_OOM_REPORT is set: libheadroom writes the reports */
 } hr__settings;
 

@@ -281,6 +281,42 @@ static void run_fork_among_threads(void)
 	print_left();
 }
 
+/* The process ends while its threads are inside of calls. What they return at the end does not matter, but nothing crashes or hangs. */
+static void *allocate_for_ever(void *unused)
+{
+	CUdeviceptr address;
+	(void)unused;
+	cu.cuCtxSetCurrent(primary);
+	for (unsigned i = 0;; i++) {
+		CUresult result = i & 1 ? cu.cuMemAlloc_v2(&address, 4096) : cu.cuMemAllocAsync(&address, 70000, NULL);
+		if (result == HR__CUDA_SUCCESS) i & 2 ? cu.cuMemFree_v2(address) : cu.cuMemFreeAsync(address, NULL);
+	}
+	return NULL;
+}
+
+static void run_exit_among_threads(void)
+{
+	CUdeviceptr address;
+	for (unsigned i = 0; i < 12; i++) {
+		fflush(stdout);
+		pid_t child = fork();
+		if (child == 0) {
+			pthread_t thread;
+			start();
+			for (int t = 0; t < 3; t++)
+				if (pthread_create(&thread, NULL, allocate_for_ever, NULL) != 0) abort();
+			alarm(20);
+			usleep(3000 * (i % 4 + 1));
+			exit(0);
+		}
+		wait_for(child);
+	}
+	start();
+	MUST(cu.cuMemAlloc_v2(&address, 4096));
+	MUST(cu.cuMemFree_v2(address));
+	print_left();
+}
+
 /* A child that is another program, by the three calls that make one. */
 static void run_exec(void)
 {
@@ -499,7 +535,7 @@ int main(int count, char **arguments)
 		void (*run)(void);
 	} scenarios[] = {
 		{ "short_threads", run_short_threads }, { "little_stack", run_little_stack }, { "close", run_close }, { "fork_first", run_fork_first },
-		{ "fork_among_threads", run_fork_among_threads }, { "exec", run_exec }, { "signals", run_signals }, { "odd_searches", run_odd_searches },
+		{ "fork_among_threads", run_fork_among_threads }, { "exec", run_exec }, { "exit_among_threads", run_exit_among_threads }, { "signals", run_signals }, { "odd_searches", run_odd_searches },
 		{ "later_signature", run_later_signature }, { "symbol_names", run_symbol_names }, { "deepbind", run_deepbind }, { "many", run_many },
 		{ "mappings", run_mappings },
 	};

@@ -150,6 +150,33 @@ static CUresult launch(int slot, size_t way)
 	}
 }
 
+static long resident_mib(void)
+{
+	long pages = 0;
+	FILE *file = fopen("/proc/self/statm", "re");
+	if (file && fscanf(file, "%*d %ld", &pages) != 1) pages = 0;
+	if (file) fclose(file);
+	return pages * sysconf(_SC_PAGESIZE) >> 20;
+}
+
+/* A program that loads and unloads code all the time, and launches kernels of other modules meanwhile. */
+static CUresult churn(size_t rounds)
+{
+	long before = 0;
+	for (size_t i = 0; i < rounds; i++) {
+		CUresult result = cu.cuMemAlloc_v2(&slots[0].address, 1000);
+		if (result == HR__CUDA_SUCCESS) result = launch(0, 0);
+		if (result == HR__CUDA_SUCCESS) result = launch(0, 1);
+		if (result == HR__CUDA_SUCCESS) result = cu.other_cuCtxSynchronize();
+		if (result == HR__CUDA_SUCCESS) result = cu.cuModuleUnload((CUmodule)2);
+		if (result == HR__CUDA_SUCCESS) result = cu.cuMemFree_v2(slots[0].address);
+		if (result != HR__CUDA_SUCCESS) return result;
+		if (i == rounds / 4) before = resident_mib();
+	}
+	if (resident_mib() - before > 4) printf("grown by %ld MiB\n", resident_mib() - before);
+	return HR__CUDA_SUCCESS;
+}
+
 /* The functions of NVTX, as its header keeps them: NULL until an injected library has filled them in. */
 static int (*nvtx_push)(const char *);
 static int (*nvtx_pop)(void);
@@ -425,6 +452,7 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("range")) return print_range(*address, bytes);
 	if (IS("launch")) return launch(slot, bytes);
 	if (IS("unload")) return cu.cuModuleUnload((CUmodule)1);
+	if (IS("churn")) return churn(bytes);
 	if (IS("nvtx")) return start_nvtx();
 	if (IS("push")) return nvtx_push(slot ? "backward" : "step"), HR__CUDA_SUCCESS;
 	if (IS("pop")) return nvtx_pop(), HR__CUDA_SUCCESS;

@@ -43,6 +43,10 @@ class Hostile(Run):
     def test_a_fork_while_threads_allocate(self):
         self.same("fork_among_threads")
 
+    @unittest.skipIf(EMULATOR, "as the test before")
+    def test_a_process_that_ends_while_its_threads_allocate(self):
+        self.same("exit_among_threads")
+
     @needs_command
     def test_children_that_are_other_programs(self):
         self.same("exec")

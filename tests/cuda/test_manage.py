@@ -66,6 +66,11 @@ class Manage(Run):
         self.assertEqual(result.stderr.count("Out of memory: "), 1)
         self.assertIn("GPU:0_managed", result.stderr)
 
+    def test_a_limit_below_a_page_leaves_memory_to_the_driver(self):
+        result = self.manage("proc", "start", "alloc:0:1000000", "info", "alloc:1:100000", options=("--limit", "1MiB"), HEADROOM_OOM_REPORT=str(self.folder / "oom"))
+        self.assertEqual(result.stdout, f"info {MIB - 1000000} of {MIB}\nalloc:1:100000 -> 2\nend\n")
+        self.assertEqual(result.stderr, "headroom: the memory of CUDA device 0 is not managed: the limit is below one page of Headroom's; it comes from the driver\n")
+
     def test_after_a_reset_memory_comes_from_the_driver(self):
         lines = self.lines(self.manage("proc", "start", "alloc:0:1000", "reset", "gpustats", "alloc:1:5", "gpustats", "free:1", "gpustats"))
         self.assertEqual(lines, ["gpu 0", "gpu 5", "gpu 0"])

@@ -81,17 +81,31 @@ class Recording(Run):
         self.assertNotIn("cuMemAllocAsync", text)
 
     @needs_command
-    def test_top_shows_the_program(self):
-        process = subprocess.Popen([COMMAND, "run", "--", *program("proc"), "start", "alloc:0:123456", "sleep:0:20000"], stdout=subprocess.DEVNULL,
-                                   env=environment(XDG_RUNTIME_DIR=str(self.folder)))
-        self.addCleanup(lambda: (process.kill(), process.wait()))
+    def test_top_shows_programs_of_every_kind_in_one_table(self):
+        # Observed, managed, and a program of Headroom itself. tests/torch/test_run.py has one with the plug-in for PyTorch.
+        waiting = ["start", "alloc:0:123456", "sleep:0:30000"]
+        own = "import ctypes, sys, time\n" \
+              f"here = ctypes.CDLL({str(BUILD / 'libheadroom.so.0')!r}, ctypes.RTLD_GLOBAL)\n" \
+              "allocator, block = ctypes.c_uint64(), ctypes.c_void_p()\n" \
+              "assert here.hr_allocator_get_default(b'GPU:0', ctypes.byref(allocator)) == 0\n" \
+              "assert here.hr_alloc_bytes(allocator, ctypes.c_size_t(512), ctypes.byref(block)) == 0\n" \
+              "time.sleep(30)\n"
+        commands = [("--observe", program("proc") + waiting), ("--manage", program("proc") + waiting), (None, [sys.executable, "-c", own])]
+        processes = [subprocess.Popen([COMMAND, "run", *([mode] if mode else []), "--", *command], stdout=subprocess.DEVNULL, env=environment(XDG_RUNTIME_DIR=str(self.folder)))
+                     for mode, command in commands]
+        self.addCleanup(lambda: [(process.kill(), process.wait()) for process in processes])
+        expected = [("CUDA:0", 123456), ("GPU:0", 123648), ("GPU:0", 512)]
         until = time.monotonic() + 60
-        devices = []
-        while time.monotonic() < until and not devices:
-            shown = run("top", "--once", "--json", XDG_RUNTIME_DIR=str(self.folder))
-            devices = [d for p in json.loads(shown.stdout)["programs"] if p["process"] == process.pid for d in p["devices"]]
+        seen = None
+        while time.monotonic() < until and seen != expected:
+            shown = json.loads(run("top", "--once", "--json", XDG_RUNTIME_DIR=str(self.folder)).stdout)["programs"]
+            used = {p["process"]: [(d["name"], d["bytes_in_use"]) for d in p["devices"] if d["bytes_in_use"]] for p in shown}
+            seen = [device for process in processes for device in used.get(process.pid, [])]
             time.sleep(0.05)
-        self.assertEqual([(d["name"], d["bytes_in_use"], d["bytes_limit"]) for d in devices], [("CUDA:0", 123456, CARD)])
+        self.assertEqual(seen, expected)
+        table = run("top", "--once", XDG_RUNTIME_DIR=str(self.folder)).stdout
+        for process in processes:
+            self.assertIn(str(process.pid), table)
 
     def test_nothing_is_left_in_the_driver(self):
         for way in ("link", "proc"):
@@ -122,6 +136,12 @@ class Limit(Run):
             failed = [f"{call} -> {OUT_OF_MEMORY}" for call in ("async:1:1", "alloc:0:1", "create:2:2097152", "pitch:3:1", "pool:4:1")]
             self.assertEqual(self.lines(result), failed + ["stats 1 of 1"])
         self.for_each_way(check)
+
+    def test_the_least_limit_is_256_bytes(self):
+        for limit in ("1", "256"):
+            lines = self.lines(self.observe("proc", "start", "alloc:0:1000", "async:1:257", "alloc:2:256", "info", options=("--limit", limit),
+                                            HEADROOM_OOM_REPORT=str(self.folder / "o-%p-%n")))
+            self.assertEqual(lines, ["alloc:0:1000 -> 2", "async:1:257 -> 2", "info 0 of 256"])
 
     def test_threads_together_keep_the_limit(self):
         # 8 threads keep up to 8 blocks of 4 KiB and more; 100 KiB is enough for about 24 of 64.
@@ -207,6 +227,13 @@ class Names(Run):
             self.assertEqual(plain.stdout.splitlines(), ["launch:0:0 -> 400", "end"])
             result = self.under(program("proc") + commands, *options)
             self.assertEqual((result.stdout, result.stderr), (plain.stdout, ""))
+
+    def test_a_program_that_unloads_code_all_the_time(self):
+        commands = ["start", "stream", "churn:0:12000"]
+        self.assertEqual(self.lines(self.observe("proc", *commands)), run_plain("proc", *commands).stdout.splitlines()[:-1])
+        # Kernels keep their names.
+        _, rows, _ = self.recorded("start", "stream", "churn:0:5", "alloc:0:77", "launch:0:0", options=("--uses",))
+        self.assertIn(("cuMemAlloc", "", "_Z4scalePf6vectori"), self.named(rows, 77))
 
     def test_ranges_are_scopes(self):
         _, rows, _ = self.recorded("start", "nvtx", "push:0", "alloc:0:1000", "push:1", "alloc:1:77", "pop", "alloc:2:5", "pop", "pop", "alloc:3:6")
@@ -298,6 +325,27 @@ class Runtime(Run):
                 plain = subprocess.run([str(out)], env=environment(LD_LIBRARY_PATH=paths), capture_output=True, text=True)
                 result = self.under([out], "--observe", LD_LIBRARY_PATH=paths)
                 self.assertEqual((result.returncode, result.stdout, result.stderr), (3, plain.stdout, plain.stderr))
+
+
+@needs_command
+class Debugger(Run):
+    @unittest.skipUnless(shutil.which("gdb"), "there is no gdb")
+    def test_a_program_can_be_debugged(self):
+        # headroom run -- gdb PROGRAM, and gdb of headroom run -- PROGRAM: breakpoints in the program and in the driver, and threads.
+        commands = ["start", "stream", "alloc:0:1000", "threads:2:50", "free:0", "stats"]
+        gdb = ["gdb", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-ex", "set breakpoint pending on", "-ex", "set startup-with-shell off"]
+        stops = ["-ex", "break run_threads", "-ex", "break cuMemFreeAsync if 0", "-ex", "run", "-ex", "backtrace 2", "-ex", "continue", "--args"]
+        alone = subprocess.run([*gdb, *stops, *program("link"), *commands], env=environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+        if "exited normally" not in alone.stdout:
+            self.skipTest(f"gdb does not work here: {alone.stderr[-200:]}")
+        for mode in ("--observe", "--manage"):
+            result = self.under([*gdb, *stops, *program("link"), *commands], mode)
+            self.assertIn("exited normally", result.stdout, result.stderr)
+            self.assertRegex(result.stdout, r"hit Breakpoint 1, .*run_threads")
+            self.assertIn("end\n", result.stdout)
+            used = re.search(r"stats (\d+) of (\d+)", result.stdout)
+            if mode == "--observe":
+                self.assertEqual(used.group(1), used.group(2))
 
 
 @needs_command

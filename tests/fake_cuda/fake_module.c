@@ -71,14 +71,14 @@ CUresult cuModuleGetFunction(CUfunction *out, CUmodule handle, const char *name)
 	return end(result);
 }
 
-/* Of a module that this file does not know, as a program under `headroom run` has, the kernels are gone. */
+/* A module that this file does not know, as a program under `headroom run` has, is that of the kernels which tests have made, if its handle is 1. */
 CUresult cuModuleUnload(CUmodule handle)
 {
 	BEGIN(cuModuleUnload);
 	VALID(handle);
 	CUmodule module = module_of(handle);
 	for (CUmodule at = modules; at; at = at->next) VALID(at != handle || !at->unloaded);
-	fake_kernels_forget(module);
+	if (module || handle == (CUmodule)1) fake_kernels_forget(module);
 	if (module) {
 		module->unloaded = true; /* the library stays: work that uses it may be queued */
 	}

@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
 """`headroom run` with PyTorch programs that do not mention Headroom: limits, Large Model Support, traces, children."""
+import json
 import shutil
 import subprocess
+import time
 import unittest
+from pathlib import Path
 
 import environment
 
@@ -22,6 +25,25 @@ class Run(RunCase):
         self.assertLessEqual(words["limit"], 64_000_000)
         self.assertLessEqual(words["peak"], words["limit"])
         self.assertGreater(words["evictions"], 0)
+
+    def test_top_has_programs_of_the_plugin_and_others_in_one_table(self):
+        cuda = Path(COMMAND).parent / "tests" / "cuda" / "cuda_program"
+        if not cuda.exists() or not (Path(COMMAND).parent / "libheadroom_cuda.so").exists():
+            self.skipTest("there is no program of CUDA")
+        program = "import torch, time\nkept = torch.ones(1 << 20)\nprint(flush=True)\ntime.sleep(300)\n"
+        common = environment.environment(TMPDIR=str(self.folder), XDG_RUNTIME_DIR=str(self.folder), LD_LIBRARY_PATH=str(cuda.parents[2] / "fake_cuda" / "whole"))
+        without_driver = {name: value for name, value in common.items() if name != "LD_LIBRARY_PATH"}
+        processes = [subprocess.Popen([COMMAND, "run", "--device", "cpu", "--", environment.PYTHON, self.script(program)], env=without_driver, cwd=self.folder, stdout=subprocess.DEVNULL),
+                     subprocess.Popen([COMMAND, "run", "--", str(cuda), "proc", "start", "alloc:0:123456", "sleep:0:300000"],
+                                      env={name: value for name, value in common.items() if name != "HEADROOM_CUDA"}, stdout=subprocess.DEVNULL)]
+        self.addCleanup(lambda: [(process.kill(), process.wait()) for process in processes])
+        seen, until = {}, time.monotonic() + 200
+        while time.monotonic() < until and not (4 << 20 <= sum(seen.get(processes[0].pid, [0])) and seen.get(processes[1].pid) == [123456]):
+            shown = json.loads(subprocess.run([COMMAND, "top", "--once", "--json"], env=without_driver, capture_output=True, text=True).stdout)["programs"]
+            seen = {p["process"]: [d["bytes_in_use"] for d in p["devices"] if d["bytes_in_use"]] for p in shown}
+            time.sleep(0.2)
+        self.assertGreaterEqual(sum(seen.get(processes[0].pid, [0])), 4 << 20)
+        self.assertEqual(seen.get(processes[1].pid), [123456])
 
     def test_settings_of_headroom_lms_are_kept(self):
         result = self.run_program(["--limit", "64MB", "--lms", "--device", "cpu"], TRAIN + STATS, HEADROOM_LMS=f"spill_dir={self.folder},step_csv={self.folder}/steps.csv")
