@@ -22,6 +22,7 @@ __version__ = _library.library.hr_version().decode()
 _MODULES = "compat config cupy experimental keras math nn profiler random sizes torch".split()
 _NAMES = {
     "_report": "Report report timeline",
+    "_scalars": "log_scalars scalars",
     "_runtime.context": "device executing_eagerly init_scope name_scope",
     "_runtime.dtypes": "DType as_dtype bfloat16 float32 float64 int32 int64 uint8",
     "_runtime.function": "function",

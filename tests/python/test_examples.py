@@ -37,6 +37,15 @@ class Examples(unittest.TestCase):
                 for pattern in patterns:
                     self.assertRegex(result.stdout, pattern)
 
+    def test_the_programs_of_the_guide_run(self):
+        blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text(), re.S)
+        blocks = [block for block in blocks if "import pytest" not in block]    # tests/integrations
+        self.assertGreater(len(blocks), 2)
+        for block in blocks:
+            with self.subTest(block), tempfile.TemporaryDirectory() as folder:
+                result = run_python("-c", block, cwd=folder)
+                self.assertEqual((result.returncode, result.stderr), (0, ""), block)
+
     def test_only_the_import_differs_from_tensorflow(self):
         for path in FOLDER.glob("*.py"):
             imports = re.findall(r"^(?:import|from) headroom.*", path.read_text(), re.M)

@@ -80,6 +80,17 @@ def eager_session(device=None):
     return handle
 
 
+def synchronize():
+    """Waits for the work of all sessions, whose temporary memory is free then."""
+    with _lock:
+        handles = list(_open)
+    for handle in handles:
+        try:
+            runtime.hr_session_synchronize(handle)
+        except Error:
+            pass    # of an op, which the program hears of when it fetches the result; or the session was closed meanwhile
+
+
 def replace_eager_session(handle):
     """Eager ops on the default device run in this session from now on; values of the old one are copied when they are used."""
     with _lock:

@@ -3,7 +3,7 @@ import ctypes
 
 from .. import _library, sizes
 from .._library import exception, library, runtime
-from ..errors import Error, InvalidHandle
+from ..errors import Error, InvalidArgument, InvalidHandle
 from . import arrays, context
 from .graph import Operation, get_default_graph
 from .tensor import Tensor, fetch
@@ -282,7 +282,13 @@ def _limited_allocator(device, memory_limit):
         raise type(error)(f"memory_limit is {memory_limit!r}; give a number of bytes, or a size such as '16MiB'") from None
     options = _library.struct("hr_allocator_options", limit_bytes=limit)
     handle = _library.HANDLE()
-    library.hr_allocator_create(_stats.find_device(device or None), ctypes.byref(options), ctypes.byref(handle))
+    found = _stats.find_device(device or None)
+    try:
+        library.hr_allocator_create(found, ctypes.byref(options), ctypes.byref(handle))
+    except InvalidArgument as error:
+        named = InvalidArgument(f"memory_limit is {memory_limit!r}: {error}; give a size such as '16MiB'")
+        named.status = error.status
+        raise named from None
     return handle.value
 
 
