@@ -172,7 +172,8 @@ set_target_properties(unit_stacks PROPERTIES ENABLE_EXPORTS ON)
 list(APPEND test_targets fake_cuda_whole fake_cuda_old fake_nvrtc fake_cublaslt)
 if(TARGET headroom)
 	add_dependencies(unload_unload headroom unload_plugin)
-	list(APPEND test_targets profile_shared headroom_cuda cuda_program cuda_program_linked cuda_program_module cuda_hostile cuda_faults)
+	set(cuda_test_targets headroom_cuda cuda_program cuda_program_linked cuda_program_module cuda_hostile cuda_faults)
+	list(APPEND test_targets profile_shared ${cuda_test_targets})
 endif()
 list(APPEND threads_targets fake_cuda_whole fake_cuda_old fake_nvrtc fake_cublaslt)
 # It watches the free memory of devices, which others must not take meanwhile.
@@ -257,7 +258,11 @@ endforeach()
 add_custom_target(benchmarks DEPENDS ${bench_targets})
 
 add_custom_target(threads_tests DEPENDS ${threads_targets})
-add_custom_target(core_tests DEPENDS ${core_targets}) # what packaging/arm64.sh runs
+add_custom_target(core_tests DEPENDS ${core_targets}) # what packaging/arm64.sh runs, with cuda_tests
+add_custom_target(cuda_tests DEPENDS fake_cuda_whole fake_cuda_old headroom_cli)
+if(TARGET headroom)
+	add_dependencies(cuda_tests ${cuda_test_targets} profile_shared)
+endif()
 add_custom_target(conformance_tests DEPENDS ${conformance_targets} headroom_cli)
 add_custom_target(tests DEPENDS ${test_targets} headroom_cli)
 if(NOT HEADROOM_FUZZ)

@@ -20,7 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def git(*arguments):
-    done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True)
+    # CI may run as root in a checkout of another user, which git refuses otherwise.
+    done = subprocess.run(["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), *arguments], capture_output=True)
     if done.returncode != 0:
         sys.exit(f"dist: it needs a git checkout: {done.stderr.decode().strip()}")
     return done.stdout

@@ -14,7 +14,7 @@ source_archive() { ls "$out"/headroom-*.tar.gz 2>/dev/null; }
 # The same commit gives the same bytes.
 stage_dist() {
 	rm -rf "$out" && mkdir -p "$out"
-	git rev-parse HEAD >/dev/null 2>&1 || { say "SKIPPED: this is no git checkout"; return 0; }
+	git -c safe.directory="$PWD" rev-parse HEAD >/dev/null 2>&1 || { say "SKIPPED: this is no git checkout, or there is no git"; return 0; }
 	local again
 	again=$(mktemp -d)
 	packaging/dist.py "$out" && packaging/dist.py "$again" >/dev/null && cmp "$out"/*.tar.gz "$again"/*.tar.gz
@@ -69,6 +69,9 @@ stage_site() {
 	return $rc
 }
 
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+
 stages=("$@")
 [ ${#stages[@]} -gt 0 ] || stages=(dist wheel debian sbom clang arm64 site)
 start=$SECONDS
@@ -76,8 +79,9 @@ summary=() failed=0
 for stage in "${stages[@]}"; do
 	echo "== $stage"
 	begin=$SECONDS
-	if "stage_$stage"; then result=ok; else result=FAILED failed=1; fi
-	summary+=("$(printf '%-8s %-6s %4d s' "$stage" "$result" $((SECONDS - begin)))")
+	"stage_$stage" 2>&1 | tee "$log"
+	if [ "${PIPESTATUS[0]}" = 0 ]; then result=ok; else result=FAILED failed=1; fi
+	summary+=("$(printf '%-8s %-6s %4d s' "$stage" "$result" $((SECONDS - begin)))$(sed -n 's/^-- .*\(SKIPPED.*\)/   \1/p' "$log" | tr -d '\n')")
 	echo "== ${summary[-1]}"
 done
 echo

@@ -79,6 +79,7 @@ missing() {
 		wish_header jansson.h libjansson-dev
 		need python3 python3
 		python3 -c 'import ensurepip, venv' 2>/dev/null || wished+=(python3-venv) # for the wheel and the site
+		have git || wished+=(git) # for the source archive
 		have dpkg-buildpackage || wished+=(dpkg-dev)
 		have dh || wished+=(debhelper)
 		have dh_python3 || wished+=(dh-python)
