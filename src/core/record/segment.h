@@ -17,7 +17,6 @@
 #include <stdint.h>
 
 #include "core/base/atomic.h"
-#include "core/base/shared.h"
 #include "core/os/rank.h"
 #include "headroom.h"
 
@@ -79,9 +78,9 @@ typedef struct hr__segment {
 } hr__segment;
 
 /* The process id in a file's name; 0 if it is another kind of file. */
-HR__SHARED uint32_t hr__segment_process(const char *name);
+uint32_t hr__segment_process(const char *name);
 
 /* Whether [s], read from the file of [process], is valid. Terminates the texts, replaces what is not printable, and sets negative numbers to 0. */
-HR__SHARED bool hr__segment_check(hr__segment *s, uint32_t process);
+bool hr__segment_check(hr__segment *s, uint32_t process);
 
 #endif

@@ -21,10 +21,10 @@
 #define PAIRWISE_MAX 64u /* calls with at most this many tensors are checked pairwise; longer ones use 8 KiB of stack */
 
 /* Pins that this thread took and did not release, per context. A pin that another thread releases counts against that thread.
- * Closing a context ends its pins, so contexts are counted apart: 8 at a time, because thread-local storage is scarce in a library
+ * Closing a context ends its pins, so contexts are counted apart: 6 at a time, because thread-local storage is scarce in a library
  * that is loaded late. The last entry counts all contexts that found no entry; until it is empty, new contexts are counted there
  * too. */
-#define HELD_MAX 8u
+#define HELD_MAX 6u
 static _Thread_local struct held {
 	uint64_t context;
 	int64_t pins;
