@@ -52,7 +52,7 @@ needs='(libheadroom|libz|libjansson)\.so' # the last two read other formats, whe
 check libheadroom_analysis include/headroom_analysis.h
 [ -z "$private" ] || complain "libheadroom_analysis shares internals: $private"
 # The preloaded library stands in front of the program's other libraries: it exports what it answers, and nothing by accident.
-answered=$({ awk '/define HR__ANSWERED_/ { variant = /ASYNC|LAUNCHES|SEARCHES/; inside = 1 } /^$/ { inside = 0 }
+answered=$({ awk '/define HR__ANSWERED_/ { variant = /ASYNC|LAUNCHES|SEARCHES|CAPTURES/; inside = 1 } /^$/ { inside = 0 }
 	inside && match($0, /^\tX\(cu[A-Za-z0-9_]*/) { name = substr($0, 4, RLENGTH - 3); print name; if (variant) print name "_ptsz" }' plugins/cuda/driver_calls.h
 	printf '%s\n' dlsym dlopen headroom_cuda_driver_symbol InitializeInjectionNvtx2; } | sort -u)
 exported=$(nm -D --defined-only "$build/libheadroom_cuda.so" | names)
