@@ -24,8 +24,8 @@
  *
  * DTYPES. Ops compute in float32 and float64, some also in int32, int64 and uint8. bool and bfloat16 are for storing values.
  * bfloat16 takes half the bytes of float32, has the same range, and 8 bits of precision. It can be cast from and to every dtype,
- * created by hr_constant, hr_full and hr_one_hot, fed, fetched, assigned to variables, copied, and used by the ops on shapes. All
- * other ops require a cast to float32.
+ * created by hr_constant, hr_full and hr_one_hot, fed, fetched, assigned to variables, copied, and used by the ops on shapes. The
+ * products of two bfloat16 matrices are added in float32, and the result is float32. All other ops require a cast to float32.
  *
  * ERRORS. An op that fails returns HR_NO_VALUE; hr_last_status and hr_last_message give the reason: the op, its scope, its
  * variable, both shapes. An op that is given HR_NO_VALUE returns HR_NO_VALUE and leaves the message unchanged, so it is enough to
@@ -220,7 +220,8 @@ HR_API hr_value hr_reduce_max(hr_value x, int axis, bool keep);
 
 /* ---- linear algebra and layers ---- */
 
-/* The last two dimensions are matrices; the dimensions before them are batches, which broadcast. */
+/* The last two dimensions are matrices; the dimensions before them are batches, which broadcast. Of bfloat16 matrices the result is
+ * float32. */
 HR_API hr_value hr_matmul(hr_value a, hr_value b);
 HR_API hr_value hr_matmul_transposed(hr_value a, bool transpose_a, hr_value b, bool transpose_b);
 HR_API hr_value hr_softmax(hr_value x); /* along the last dimension */
@@ -523,7 +524,8 @@ HR_API HR_CHECK_RESULT hr_status hr_optimizer_free_state(hr_session session, con
 
 typedef enum hr_activation { HR_LINEAR = 0, HR_RELU, HR_GELU, HR_TANH } hr_activation;
 
-/* [..., in] to [..., units]. w [in, units] is normal with deviation 1/sqrt(in), from [seed]; b [units] is zero. */
+/* [..., in] to [..., units]. w [in, units] is normal with deviation 1/sqrt(in), from [seed]; b [units] is zero. With a bfloat16 input w
+ * is rounded for the product; variables and result are float32. */
 HR_API hr_value hr_dense(const char *name, hr_value x, int64_t units, hr_activation activation, uint64_t seed);
 /* [n, in, h, w] to [n, channels, ...]: windows of [size] by [size]. w [channels, in, size, size], b [channels, 1, 1]. */
 HR_API hr_value hr_conv_layer(const char *name, hr_value x, int64_t channels, int64_t size, int64_t stride, int64_t padding, hr_activation activation,

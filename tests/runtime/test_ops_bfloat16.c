@@ -260,7 +260,7 @@ static bool takes_bfloat16(int kind)
 {
 	static const int kinds[] = { HR__OP_PLACEHOLDER, HR__OP_READ, HR__OP_ASSIGN, HR__OP_INITIALIZE, HR__OP_GROUP, HR__OP_CONSTANT, HR__OP_FULL,
 		                         HR__OP_CAST, HR__OP_RESHAPE, HR__OP_TRANSPOSE, HR__OP_CONCAT, HR__OP_SLICE, HR__OP_BROADCAST_TO, HR__OP_GATHER,
-		                         HR__OP_ONE_HOT, HR__OP_PAD, HR__OP_COPY };
+		                         HR__OP_ONE_HOT, HR__OP_PAD, HR__OP_COPY, HR__OP_MATMUL };
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
 		if (kinds[i] == kind) return true;
 	return false;
@@ -283,7 +283,41 @@ static void test_ops_that_compute_ask_for_a_cast(void)
 	check_refused(HR__OP_GATHER, in, 2, &(hr__attrs){ 0 }, "dtype is bfloat16; it takes int32 and int64 as indices");
 }
 
-TEST_MAIN(T(test_each_bfloat16_is_a_float32_and_a_float64), T(test_each_bfloat16_comes_back_as_it_was),
+/* ---- products ---- */
+
+static tensor widened(const tensor *x)
+{
+	return call(HR__OP_CAST, (tensor[]){ *x }, 1, CASTS_TO(HR_DTYPE_FLOAT32));
+}
+
+/* Every element, to the bit: the same float32 numbers are multiplied and added in the same order. */
+static void check_product(hr__dims of_a, bool transpose_a, hr__dims of_b, bool transpose_b)
+{
+	hr__attrs attrs = { .transpose_a = transpose_a, .transpose_b = transpose_b };
+	tensor a = random_tensor(HR_DTYPE_FLOAT32, of_a, -1, 1), b = random_tensor(HR_DTYPE_FLOAT32, of_b, -1, 1);
+	tensor x = call(HR__OP_CAST, &a, 1, CASTS_TO(HR_DTYPE_BFLOAT16)), y = call(HR__OP_CAST, &b, 1, CASTS_TO(HR_DTYPE_BFLOAT16));
+	tensor narrow = call(HR__OP_MATMUL, (tensor[]){ x, y }, 2, &attrs);
+	tensor wide = call(HR__OP_MATMUL, (tensor[]){ widened(&x), widened(&y) }, 2, &attrs);
+	CHECK_EQ(narrow.type.dtype, HR_DTYPE_FLOAT32);
+	CHECK_EQ(count_of(&narrow), count_of(&wide));
+	CHECK(memcmp(narrow.data, wide.data, (size_t)count_of(&wide) * sizeof(float)) == 0);
+}
+
+static void test_products_of_bfloat16_are_those_of_their_float32_values(void)
+{
+	check_product(SHAPE(3, 5), false, SHAPE(5, 7), false);
+	check_product(SHAPE(65, 300), false, SHAPE(530, 300), true);
+	check_product(SHAPE(2, 3, 9, 4), true, SHAPE(3, 9, 6), false);
+	check_product(SHAPE(4, 0), false, SHAPE(0, 3), false);
+}
+
+static void test_products_need_both_factors_in_bfloat16(void)
+{
+	tensor in[] = { make(HR_DTYPE_BFLOAT16, SHAPE(2, 2)), make(HR_DTYPE_FLOAT32, SHAPE(2, 2)) };
+	check_refused(HR__OP_MATMUL, in, 2, &(hr__attrs){ 0 }, "dtypes bfloat16 and float32 differ");
+}
+
+TEST_MAIN(T(test_products_of_bfloat16_are_those_of_their_float32_values), T(test_products_need_both_factors_in_bfloat16), T(test_each_bfloat16_is_a_float32_and_a_float64), T(test_each_bfloat16_comes_back_as_it_was),
           T(test_each_bfloat16_becomes_an_integer_as_other_floats_do), T_WITHIN(test_float32_is_rounded_to_the_nearest, 900),
           T(test_the_ends_of_the_range), T_WITHIN(test_float64_is_rounded_once, 300), T(test_integers_are_rounded_once),
           T(test_ops_that_compute_ask_for_a_cast))

@@ -46,12 +46,14 @@ static hr_value leave(hr_value y)
 	return y;
 }
 
-/* [x] is a matrix. */
+/* [x] is a matrix. A bfloat16 one is multiplied by the weights in bfloat16; variables and result are float32. */
 static hr_value dense(hr_value x, const hr__type *type, int64_t in, int64_t units, hr_activation activation, uint64_t seed)
 {
-	hr_value w = parameter("w", type, HR_DIMS(in, units), HR_NORMAL(1 / sqrt((double)(in ? in : 1)), seed));
-	hr_value b = w.id ? parameter("b", type, HR_DIMS(units), HR_ZEROS) : HR_NO_VALUE;
-	return activate(hr_add(hr_matmul(x, w), b), activation);
+	bool narrow = type->dtype == HR_DTYPE_BFLOAT16;
+	hr__type like = { .dtype = narrow ? HR_DTYPE_FLOAT32 : type->dtype };
+	hr_value w = parameter("w", &like, HR_DIMS(in, units), HR_NORMAL(1 / sqrt((double)(in ? in : 1)), seed));
+	hr_value b = w.id ? parameter("b", &like, HR_DIMS(units), HR_ZEROS) : HR_NO_VALUE;
+	return activate(hr_add(hr_matmul(x, narrow ? hr_cast(w, HR_DTYPE_BFLOAT16) : w), b), activation);
 }
 
 hr_value hr_dense(const char *name, hr_value x, int64_t units, hr_activation activation, uint64_t seed)
@@ -160,14 +162,14 @@ hr_value hr_dropout_layer(const char *name, hr_value x, double rate, uint64_t se
 	return leave(drop(x, rate, seed));
 }
 
-static hr_value attend(hr_value x, const hr__dims *dims, int64_t heads, bool causal, uint64_t seed)
+static hr_value attend(hr_value x, hr_dtype dtype, const hr__dims *dims, int64_t heads, bool causal, uint64_t seed)
 {
 	int64_t width = dims->d[2];
 	hr_value q = hr_dense("q", x, width, HR_LINEAR, seed);
 	hr_value k = hr_dense("k", x, width, HR_LINEAR, seed + 1);
 	hr_value v = hr_dense("v", x, width, HR_LINEAR, seed + 2);
 	hr_value mixed = hr_attend(q, k, v, heads, 1 / sqrt((double)width / (double)heads), causal);
-	return hr_dense("out", mixed, width, HR_LINEAR, seed + 3);
+	return hr_dense("out", dtype == HR_DTYPE_BFLOAT16 ? hr_cast(mixed, dtype) : mixed, width, HR_LINEAR, seed + 3);
 }
 
 hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, uint64_t seed)
@@ -181,7 +183,7 @@ hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, 
 		return leave(HR_NO_VALUE);
 	}
 	hr_value kept = hr__value_alias(x); /* used three times; [x] may be temporary */
-	hr_value y = attend(hr_value_keep(kept), &type.dims, heads, causal, seed);
+	hr_value y = attend(hr_value_keep(kept), type.dtype, &type.dims, heads, causal, seed);
 	hr_value_release(kept);
 	hr__value_consume(x);
 	return leave(y);

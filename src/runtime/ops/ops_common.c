@@ -144,7 +144,7 @@ static hr_status wrong_dtype(hr_dtype dtype, const char *these)
 static hr_status not_computed_with(hr_dtype dtype, const char *these)
 {
 	if (dtype != HR_DTYPE_BFLOAT16) return wrong_dtype(dtype, these);
-	return hr__fail(HR_INVALID_ARGUMENT, "dtype is bfloat16, which is for storage only; it takes %s; hr_cast to float32 first", these);
+	return hr__fail(HR_INVALID_ARGUMENT, "dtype is bfloat16, in which only products of matrices are computed; it takes %s; hr_cast to float32 first", these);
 }
 
 hr_status hr__need_float(const hr__type *type)

@@ -19,6 +19,7 @@
 #include "core/base/assert.h"
 #include "core/base/status.h"
 #include "runtime/ops/ops.h"
+#include "runtime/kernels/bfloat16.h"
 #include "runtime/kernels/ops_tile.h"
 
 #define HIGH HR__TILE_HIGH
@@ -52,10 +53,16 @@ static hr_status misfit(const hr__type *in, const hr__attrs *attrs, const char *
 	                attrs->transpose_b ? " (transposed)" : "", why);
 }
 
+/* Products of bfloat16 are added in float32, and are float32. */
+static bool is_narrow(const hr__type *type)
+{
+	return type->dtype == HR_DTYPE_BFLOAT16;
+}
+
 HR__INFER(matmul)
 {
 	(void)count;
-	hr_status status = hr__need_float(&in[0]);
+	hr_status status = is_narrow(&in[0]) ? HR_OK : hr__need_float(&in[0]);
 	if (status == HR_OK) status = hr__need_same_dtype(&in[0], &in[1]);
 	if (status != HR_OK) return status;
 	if (in[0].dims.rank < 2 || in[1].dims.rank < 2) return misfit(in, attrs, "a matrix has two dimensions");
@@ -71,7 +78,7 @@ HR__INFER(matmul)
 	if (!hr__dims_broadcast(&a, &b, &both)) return misfit(in, attrs, "the dimensions before the matrices cannot be broadcast");
 	both.d[both.rank++] = rows;
 	both.d[both.rank++] = columns;
-	out->dtype = in[0].dtype;
+	out->dtype = is_narrow(&in[0]) ? HR_DTYPE_FLOAT32 : in[0].dtype;
 	return hr__dims_make(both.d, both.rank, &out->dims);
 }
 
@@ -131,13 +138,20 @@ static int64_t slots_of(const struct product *product)
 	return least(product->batch, SLOTS);
 }
 
+/* Scratch for an input in float32. */
+static uint64_t wide_bytes(const hr__type *type)
+{
+	hr__type wide = { HR_DTYPE_FLOAT32, type->dims };
+	return is_narrow(type) ? (hr__type_bytes(&wide) + 63) / 64 * 64 : 0;
+}
+
 HR__SCRATCH(matmul)
 {
 	struct product product;
 	int64_t size = (int64_t)hr_dtype_size(out->dtype);
 	if (hr__dims_count(&out->dims) == 0) return 0;
 	product_make(in, out, attrs, 1, &product);
-	return block_elements(&product, size) * (uint64_t)size * (uint64_t)slots_of(&product);
+	return wide_bytes(&in[0]) + wide_bytes(&in[1]) + block_elements(&product, size) * (uint64_t)size * (uint64_t)slots_of(&product);
 }
 
 /* ---- the innermost loop ---- */
@@ -369,14 +383,40 @@ static void run_slot(void *context, uint32_t slot)
 	}
 }
 
+struct widening {
+	const hr__bfloat16 *from;
+	float *to;
+};
+
+static void widen_range(void *context, int64_t begin, int64_t end)
+{
+	const struct widening *widening = context;
+	for (int64_t i = begin; i < end; i++) widening->to[i] = hr__bfloat16_to_f32(widening->from[i]);
+}
+
+/* The host multiplies float32: replaces the inputs by copies in scratch, and takes their part of it away. */
+static void widen(hr__work *work)
+{
+	for (uint32_t i = 0; i < work->in_count; i++) {
+		hr__type *type = &work->in_types[i];
+		struct widening widening = { work->in[i], work->scratch };
+		hr__each_range(work, hr__dims_count(&type->dims), HR__GRAIN, widen_range, &widening);
+		work->in[i] = work->scratch;
+		work->scratch = (char *)work->scratch + wide_bytes(type);
+		type->dtype = HR_DTYPE_FLOAT32;
+	}
+}
+
 HR__RUN(matmul)
 {
 	int64_t panel;
-	struct matmul matmul = { .work = work, .is_f32 = work->out_types[0].dtype == HR_DTYPE_FLOAT32 };
+	hr__work wide = *work;
+	struct matmul matmul = { .work = &wide, .is_f32 = work->out_types[0].dtype == HR_DTYPE_FLOAT32 };
 	uint64_t bytes = hr__type_bytes(&work->out_types[0]);
 	if (bytes == 0) return;
+	if (is_narrow(&work->in_types[0])) widen(&wide);
 	matmul.kernel = hr__tile_kernel_for(work->out_types[0].dtype, &panel);
-	product_make(work->in_types, work->out_types, work->attrs, panel, &matmul.product);
+	product_make(wide.in_types, wide.out_types, wide.attrs, panel, &matmul.product);
 	if (matmul.product.depth == 0) memset(work->out[0], 0, bytes);
 	else if (matmul.product.batch == 1) run_one(&matmul);
 	else hr__team_run(work->team, (uint32_t)slots_of(&matmul.product), run_slot, &matmul);
@@ -415,21 +455,36 @@ static bool shares_b(const hr__backward *backward)
 	return !backward->attrs->transpose_a && backward->in_types[1].dims.rank == 2 && backward->in_types[0].dims.rank > 2;
 }
 
-HR__GRADIENT(matmul)
+static hr_status give_a(hr__backward *backward)
+{
+	const hr__dims *a = &backward->in_types[0].dims;
+	hr__dims full = backward->out_types[0].dims;
+	memcpy(full.d + full.rank - 2, a->d + a->rank - 2, 2 * sizeof full.d[0]);
+	return hr__give(backward, 0, hr__sum_to(gradient_of_a(backward), &full, a));
+}
+
+static hr_status give_b(hr__backward *backward)
 {
 	const hr__dims *a = &backward->in_types[0].dims, *b = &backward->in_types[1].dims, *y = &backward->out_types[0].dims;
 	hr__dims full = *y;
-	hr_status status = HR_OK;
-	if (hr__wanted(backward, 0)) {
-		memcpy(full.d + full.rank - 2, a->d + a->rank - 2, 2 * sizeof full.d[0]);
-		status = hr__give(backward, 0, hr__sum_to(gradient_of_a(backward), &full, a));
-	}
-	if (status != HR_OK || !hr__wanted(backward, 1)) return status;
-	if (shares_b(backward)) {
+	if (shares_b(backward))
 		return hr__give(backward, 1, gradient_of_b(backward, as_matrix(backward->grad_out[0], y), as_matrix(backward->in[0], a)));
-	}
 	memcpy(full.d + full.rank - 2, b->d + b->rank - 2, 2 * sizeof full.d[0]);
 	return hr__give(backward, 1, hr__sum_to(gradient_of_b(backward, backward->grad_out[0], backward->in[0]), &full, b));
+}
+
+/* The products of bfloat16 matrices have gradients that are such products too: the output's gradient is rounded first. */
+HR__GRADIENT(matmul)
+{
+	hr_value given = backward->grad_out[0];
+	bool narrow = is_narrow(&backward->in_types[0]);
+	if (narrow) backward->grad_out[0] = hr_value_keep(hr_cast(given, HR_DTYPE_BFLOAT16));
+	hr_status status = backward->grad_out[0].id ? HR_OK : hr_last_status();
+	if (!status && hr__wanted(backward, 0)) status = give_a(backward);
+	if (!status && hr__wanted(backward, 1)) status = give_b(backward);
+	if (narrow) hr_value_release(backward->grad_out[0]);
+	backward->grad_out[0] = given;
+	return status;
 }
 
 /* ---- public calls ---- */
