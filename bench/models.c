@@ -1,16 +1,21 @@
-/* models.c - training steps of the three models of examples/models.h: time and peak memory.
+/* models.c - training steps of the models of examples/models.h: time, peak memory, losses.
  *
- *     models [--model NAME] [--steps N] [--eager] [--checkpointed]
+ *     models [--model NAME] [--steps N] [--eager] [--checkpointed] [--device NAME] [--limit BYTES] [--small]
  *
- * Prints one line of JSON per model for bench/models.py, which compares it with PyTorch. Every step does the same in both: forward,
- * backward, Adam; the data are made once, before. The peak includes everything: variables, gradients, optimizer state, scratch. */
+ * Prints one line of JSON per model for bench/models.py and bench/card_models.py, which compare it with PyTorch. Every step does the same in both:
+ * forward, backward, Adam; the data are made once, before. The peak includes everything: variables, gradients, optimizer state, scratch.
+ * A limit is that of an allocator with Large Model Support, whose learned policy needs some steps to learn. --small makes gpt2 small, for
+ * machines without a card; without --model it is left out. "losses" are the bits of those of all steps, also of those that warm up. */
 #include "headroom_runtime.h"
+#include <stdlib.h>
 #include <string.h>
 
 #include "../examples/models.h"
 #include "bench.h"
 
 #define STEPS_MAX 1000
+#define WARM_UP 2        /* steps */
+#define WARM_UP_LIMITED 6 /* with Large Model Support: the learned policy plans */
 
 struct training {
 	const struct model *model;
@@ -33,63 +38,127 @@ static int by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static void measure(const struct model *model, int steps, bool eager, bool checkpointed)
+struct options {
+	const char *device;
+	uint64_t limit; /* 0: none */
+	int steps;
+	bool eager, checkpointed;
+};
+
+/* *allocator gets id 0 if the device's own is used. */
+static hr_session open_session(const struct options *options, hr_allocator *allocator)
+{
+	hr_session_options session_options;
+	hr_allocator_options allocator_options;
+	hr_lms_options lms;
+	hr_session session;
+	hr_device device;
+	hr_session_options_init(&session_options);
+	session_options.device = options->device;
+	bench_must(hr_device_find(options->device, &device));
+	*allocator = (hr_allocator){ 0 };
+	if (options->limit) {
+		hr_allocator_options_init(&allocator_options);
+		allocator_options.limit_bytes = options->limit;
+		bench_must(hr_allocator_create(device, &allocator_options, allocator));
+		bench_must(hr_lms_options_init(&lms));
+		lms.enabled = true;
+		lms.policy = "learned";
+		bench_must(hr_lms_configure(*allocator, &lms));
+		session_options.allocator = *allocator;
+	}
+	bench_must(hr_session_create(&session_options, &session));
+	bench_must(hr_session_enter(session));
+	return session;
+}
+
+static hr_allocator allocator_of(hr_allocator own, const char *name)
+{
+	if (own.id) return own;
+	bench_must(hr_allocator_get_default(name, &own));
+	return own;
+}
+
+static void print_losses(const float *losses, int count)
+{
+	printf("\"losses\":\"");
+	for (int i = 0; i < count; i++) {
+		uint32_t bits;
+		memcpy(&bits, &losses[i], sizeof bits);
+		printf("%08x", bits);
+	}
+	printf("\"}\n");
+}
+
+static void measure(const struct model *model, const struct options *options)
 {
 	static double times[STEPS_MAX];
-	struct training training = { .model = model, .checkpointed = checkpointed };
-	hr_session_options options;
-	hr_session session;
+	static float losses[STEPS_MAX + WARM_UP_LIMITED];
+	struct training training = { .model = model, .checkpointed = options->checkpointed };
+	hr_allocator own;
+	hr_session session = open_session(options, &own);
+	hr_allocator allocator = allocator_of(own, options->device);
 	hr_function function;
-	hr_memory_info info = { .struct_size = sizeof info };
-	float loss = 0;
-	hr_session_options_init(&options);
-	options.device = "CPU:0";
-	bench_must(hr_session_create(&options, &session));
-	bench_must(hr_session_enter(session));
+	hr_stats stats;
+	int steps = options->steps, before = options->limit ? WARM_UP_LIMITED : WARM_UP;
 	hr_optimizer_init(&training.optimizer, HR_ADAM);
-	hr_run_functions_eagerly(eager);
+	hr_run_functions_eagerly(options->eager);
 	bench_must(hr_function_create("step", step, &training, &function));
 	hr_value data[] = { hr_value_keep(model->inputs(model, 0)), hr_value_keep(model->labels(model, 0)) };
-	for (int i = -2; i < steps; i++) { /* two warm-up steps */
+	for (int i = -before; i < steps; i++) {
 		hr_value out;
-		if (i == 0) bench_must(hr_reset_memory_stats("CPU:0"));
+		float *loss = &losses[i + before];
+		if (i == 0) bench_must(hr_reset_memory_stats(options->device));
 		double begin = bench_now_ns();
+		bench_must(hr_step_begin(allocator));
 		bench_must(hr_function_call(function, data, 2, &out, 1));
-		bench_must(hr_value_fetch(out, &loss, sizeof loss));
+		bench_must(hr_value_fetch(out, loss, sizeof *loss));
+		bench_must(hr_step_end(allocator));
 		if (i >= 0) times[i] = bench_now_ns() - begin;
 	}
-	bench_must(hr_get_memory_info("CPU:0", &info));
+	hr_stats_init(&stats);
+	bench_must(hr_allocator_get_stats(allocator, &stats));
 	qsort(times, (size_t)steps, sizeof *times, by_size);
-	printf("{\"model\":\"%s\",\"steps\":%d,\"median_s\":%.6f,\"least_s\":%.6f,\"peak_bytes\":%lld,\"loss\":%.6f}\n", model->name, steps,
-	       times[steps / 2] / 1e9, times[0] / 1e9, (long long)info.peak, (double)loss);
+	printf("{\"model\":\"%s\",\"steps\":%d,\"median_s\":%.6f,\"least_s\":%.6f,\"peak_bytes\":%lld,\"loss\":%.6f,", model->name, steps,
+	       times[steps / 2] / 1e9, times[0] / 1e9, (long long)stats.peak_bytes_in_use, (double)losses[before + steps - 1]);
+	print_losses(losses, before + steps);
+	fflush(stdout);
 	hr_value_release(data[0]);
 	hr_value_release(data[1]);
 	bench_must(hr_function_destroy(function));
 	bench_must(hr_session_leave());
 	bench_must(hr_session_destroy(session));
+	if (own.id) bench_must(hr_allocator_destroy(own));
+}
+
+static int usage(void)
+{
+	fprintf(stderr, "usage: models [--model mlp|conv|gpt|gpt2] [--steps N] [--eager] [--checkpointed] [--device NAME] [--limit BYTES] [--small]\n");
+	return 2;
 }
 
 int main(int argc, char **argv)
 {
-	static const struct model models[] = { MODEL_MLP, MODEL_CONV, MODEL_GPT };
+	static struct model models[] = { MODEL_MLP, MODEL_CONV, MODEL_GPT, MODEL_GPT2 };
+	const size_t gpt2 = 3;
 	const char *only = NULL;
-	int steps = 20;
-	bool eager = false, checkpointed = false;
+	struct options options = { .device = "CPU:0", .steps = 20 };
 	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "--eager")) eager = true;
-		else if (!strcmp(argv[i], "--checkpointed")) checkpointed = true;
-		else if (!strcmp(argv[i], "--model") && i + 1 < argc) only = argv[++i];
-		else if (!strcmp(argv[i], "--steps") && i + 1 < argc) steps = atoi(argv[++i]);
-		else {
-			fprintf(stderr, "usage: models [--model mlp|conv|gpt] [--steps N] [--eager] [--checkpointed]\n");
-			return 2;
-		}
+		if (!strcmp(argv[i], "--eager")) options.eager = true;
+		else if (!strcmp(argv[i], "--checkpointed")) options.checkpointed = true;
+		else if (!strcmp(argv[i], "--small")) models[gpt2].width = 64, models[gpt2].time = 64, models[gpt2].heads = 2, models[gpt2].blocks = 4, models[gpt2].classes = 512;
+		else if (i + 1 == argc) return usage();
+		else if (!strcmp(argv[i], "--model")) only = argv[++i];
+		else if (!strcmp(argv[i], "--device")) options.device = argv[++i];
+		else if (!strcmp(argv[i], "--limit")) options.limit = strtoull(argv[++i], NULL, 10);
+		else if (!strcmp(argv[i], "--steps")) options.steps = atoi(argv[++i]);
+		else return usage();
 	}
-	if (steps < 1 || steps > STEPS_MAX) {
+	if (options.steps < 1 || options.steps > STEPS_MAX) {
 		fprintf(stderr, "models: --steps takes 1 to %d\n", STEPS_MAX);
 		return 2;
 	}
 	for (size_t i = 0; i < sizeof models / sizeof *models; i++)
-		if (!only || !strcmp(only, models[i].name)) measure(&models[i], steps, eager, checkpointed);
+		if (only ? !strcmp(only, models[i].name) : i != gpt2) measure(&models[i], &options);
 	return hr_shutdown() == HR_OK ? 0 : 1;
 }

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""The PyTorch side of a comparison on the CPU: training steps of three models, their time and peak memory.
+"""The PyTorch side of a comparison: training steps of the models of examples/models.h, their time and peak memory.
 
     bench/torch_models.py [--model mlp|conv|gpt] [--threads N] [--steps N] [--warmup N]
+    bench/torch_models.py --quick --model mlp|conv|gpt|gpt2 [--device cuda|cpu] [--small] [--steps N]
 
 Prints a line of JSON for each model:
 
@@ -15,6 +16,9 @@ Prints a line of JSON for each model:
 Both peaks include parameters, gradients, optimizer state, the input of the step, and everything else that is live at the peak. Gradients
 are freed before each step (zero_grad(set_to_none=True)), so they are live only from backward to the end of the step. The measured step comes
 after the warm-up, when all state exists.
+
+--quick prints the median_s of the steps and, on a card, the peak_bytes of max_memory_allocated; 0 on the CPU. gpt2 is GPT-2 medium under bfloat16
+autocast, with fused attention and dropout; --small makes it small.
 
 How memory is counted. Tensors: torch.profiler reports each allocation and free of PyTorch's CPU allocator; the peak is the maximum of their running sum,
 starting from the tensors that exist when the step begins. All: count_malloc.c, compiled here and preloaded into a second process, counts all blocks from
@@ -68,27 +72,33 @@ def conv():
 
 
 class Attention(nn.Module):
-    """Not fused: scores, mask, softmax and product are separate ops."""
+    """Not fused, unless there is dropout: scores, mask, softmax and product are separate ops."""
 
-    def __init__(self, width, heads, time_):
+    def __init__(self, width, heads, time_, dropout):
         super().__init__()
-        self.heads = heads
+        self.heads, self.is_fused = heads, dropout > 0
         self.q, self.k, self.v, self.out = (nn.Linear(width, width) for _ in range(4))
-        self.register_buffer("later", torch.ones(time_, time_, dtype=torch.bool).triu(1))
+        self.drop = nn.Dropout(dropout)
+        if not self.is_fused:
+            self.register_buffer("later", torch.ones(time_, time_, dtype=torch.bool).triu(1))
+
+    def mixed(self, q, k, v):
+        if self.is_fused:
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
+        return torch.softmax(scores.masked_fill(self.later, -math.inf), -1) @ v
 
     def forward(self, x):
         batch, time_, width = x.shape
         q, k, v = (layer(x).view(batch, time_, self.heads, -1).transpose(1, 2) for layer in (self.q, self.k, self.v))
-        scores = q @ k.transpose(-1, -2) / math.sqrt(width // self.heads)
-        weights = torch.softmax(scores.masked_fill(self.later, -math.inf), -1)
-        return self.out((weights @ v).transpose(1, 2).reshape(batch, time_, width))
+        return self.drop(self.out(self.mixed(q, k, v).transpose(1, 2).reshape(batch, time_, width)))
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads, time_):
+    def __init__(self, width, heads, time_, dropout):
         super().__init__()
-        self.before, self.attention = nn.LayerNorm(width), Attention(width, heads, time_)
-        self.dense = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.before, self.attention = nn.LayerNorm(width), Attention(width, heads, time_, dropout)
+        self.dense = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.Dropout(dropout))
 
     def forward(self, x):
         x = x + self.attention(self.before(x))
@@ -96,25 +106,41 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, time_=128, width=256, heads=8, blocks=4, vocabulary=1024):
+    def __init__(self, time_=128, width=256, heads=8, blocks=4, vocabulary=1024, dropout=0.0):
         super().__init__()
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(time_, width)
-        self.blocks = nn.Sequential(*[Block(width, heads, time_) for _ in range(blocks)])
+        self.drop = nn.Dropout(dropout)
+        self.blocks = nn.Sequential(*[Block(width, heads, time_, dropout) for _ in range(blocks)])
         self.last = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocabulary))
 
     def forward(self, tokens):
-        return self.last(self.blocks(self.token(tokens) + self.position.weight))
+        return self.last(self.blocks(self.drop(self.token(tokens) + self.position.weight)))
+
+
+def gpt_batch(model, batch, time_, vocabulary):
+    """Each position predicts the next token: 129 tokens are 128 inputs and 128 labels."""
+    tokens = torch.randint(vocabulary, (batch, time_ + 1))
+    x, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].reshape(-1)
+    return model, lambda: F.cross_entropy(model(x).view(-1, vocabulary), labels), [x, labels, *model.buffers()]
 
 
 def gpt():
-    """Each position predicts the next token: 129 tokens are 128 inputs and 128 labels."""
-    model = Gpt()
-    tokens = torch.randint(1024, (4, 129))
-    x, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].reshape(-1)
-    return model, lambda: F.cross_entropy(model(x).view(-1, 1024), labels), [x, labels, *model.buffers()]
+    return gpt_batch(Gpt(), 4, 128, 1024)
 
 
-MODELS = {"mlp": mlp, "conv": conv, "gpt": gpt}
+def gpt2():
+    time_, width, heads, blocks, vocabulary = (64, 64, 2, 4, 512) if SMALL else (1024, 1024, 16, 24, 50257)
+    model = Gpt(time_, width, heads, blocks, vocabulary, dropout=0.1)
+    model, loss, data = gpt_batch(model, 8, time_, vocabulary)
+
+    def under_autocast():
+        with torch.autocast(data[0].device.type, dtype=torch.bfloat16):
+            return loss()
+    return model, under_autocast, data
+
+
+SMALL = False
+MODELS = {"mlp": mlp, "conv": conv, "gpt": gpt, "gpt2": gpt2}
 
 
 class Training:
@@ -125,8 +151,10 @@ class Training:
 
     def step(self):
         self.optimizer.zero_grad(set_to_none=True)
-        self.loss().backward()
+        loss = self.loss()
+        loss.backward()
         self.optimizer.step()
+        return loss.detach()
 
     def warm_up(self, steps):
         for _ in range(steps):
@@ -251,20 +279,43 @@ def measure(library, name, options):
         sys.exit("torch_models: less memory in all than in tensors; one of them was counted wrong")
 
 
+def quick(name, options):
+    device = torch.device(options.device)
+    torch.set_default_device(device)
+    on_card = device.type == "cuda"
+    training = Training(name)
+    training.warm_up(options.warmup)
+    seconds = []
+    if on_card:
+        torch.cuda.reset_peak_memory_stats()
+    for _ in range(options.steps):
+        begin = time.perf_counter()
+        training.step().item()
+        seconds.append(time.perf_counter() - begin)
+    print(json.dumps({"model": name, "median_s": statistics.median(seconds), "peak_bytes": torch.cuda.max_memory_allocated() if on_card else 0}), flush=True)
+
+
 def main():
+    global SMALL
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, help="this one alone")
     parser.add_argument("--threads", type=int, default=1, help="default 1")
     parser.add_argument("--steps", type=int, default=20, help="whose time is taken; default 20")
     parser.add_argument("--warmup", type=int, default=5, help="default 5")
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--device", default="cpu", help="with --quick: cuda or cpu")
+    parser.add_argument("--small", action="store_true", help="a small gpt2")
     options = parser.parse_args()
+    SMALL = options.small
+    if options.quick:
+        return quick(options.model or "mlp", options)
     if COUNTER in os.environ:
         return count_all(options.model, options.threads, options.warmup)
     torch.set_num_threads(options.threads)
     need_fast_blas()
     with tempfile.TemporaryDirectory() as folder:
         library = build_counter(folder)
-        for name in [options.model] if options.model else MODELS:
+        for name in [options.model] if options.model else ("mlp", "conv", "gpt"):
             measure(library, name, options)
 
 

@@ -20,6 +20,8 @@ struct model {
 	int64_t batch, width, classes;
 	int64_t time, heads, blocks; /* of a GPT */
 	int64_t image;               /* of a convolutional network: width and height in pixels; three channels */
+	bool bfloat16;               /* a GPT multiplies matrices in bfloat16 */
+	double dropout;              /* of a GPT: the rate; 0 = none */
 };
 
 /* ---- a dense network ---- */
@@ -84,6 +86,17 @@ static inline hr_value model_gpt_labels(const struct model *model, uint64_t step
 	return hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(model->batch * model->time), 0, (double)model->classes, 5000 + step);
 }
 
+/* The input of a product. Consumes [x], if temporary. */
+static inline hr_value model_gpt_factor(const struct model *model, hr_value x)
+{
+	return model->bfloat16 ? hr_cast(x, HR_DTYPE_BFLOAT16) : x;
+}
+
+static inline hr_value model_gpt_drop(const struct model *model, const char *name, hr_value x, uint64_t seed)
+{
+	return model->dropout > 0 ? hr_dropout_layer(name, x, model->dropout, seed, true) : x;
+}
+
 static inline hr_value model_gpt_block(const struct model *model, hr_value x, int64_t number)
 {
 	char name[16];
@@ -91,10 +104,13 @@ static inline hr_value model_gpt_block(const struct model *model, hr_value x, in
 	snprintf(name, sizeof name, "block%d", (int)number);
 	hr_variable_scope_push(name, HR_REUSE_AS_AROUND);
 	hr_value_keep(x);
-	hr_value seen = hr_value_keep(hr_add(x, hr_attention("attention", hr_layer_norm_layer("norm1", x), model->heads, true, seed)));
+	hr_value h = hr_attention("attention", model_gpt_factor(model, hr_layer_norm_layer("norm1", x)), model->heads, true, seed);
+	hr_value seen = hr_value_keep(hr_add(x, model_gpt_drop(model, "drop1", h, seed + 6)));
 	hr_value_release(x);
-	hr_value h = hr_dense("wide", hr_layer_norm_layer("norm2", seen), 4 * model->width, HR_GELU, seed + 4);
-	hr_value y = hr_add(seen, hr_dense("narrow", h, model->width, HR_LINEAR, seed + 5));
+	h = model_gpt_factor(model, hr_layer_norm_layer("norm2", seen));
+	h = model_gpt_factor(model, hr_dense("wide", h, 4 * model->width, HR_GELU, seed + 4));
+	h = hr_dense("narrow", h, model->width, HR_LINEAR, seed + 5);
+	hr_value y = hr_add(seen, model_gpt_drop(model, "drop2", h, seed + 7));
 	hr_value_release(seen);
 	hr_variable_scope_pop();
 	return y;
@@ -106,13 +122,14 @@ static inline hr_value model_gpt_logits(const struct model *model, hr_value toke
 	hr_variable_scope_push("positions", HR_REUSE_AS_AROUND);
 	x = hr_add(x, hr_variable_read(hr_get_variable("w", HR_DTYPE_FLOAT32, HR_DIMS(model->time, model->width), HR_NORMAL(0.02, 91))));
 	hr_variable_scope_pop();
+	x = model_gpt_drop(model, "drop", x, 93);
 	for (int64_t i = 0; i < model->blocks; i++) {
 		if (checkpointed) hr_checkpoint_begin();
 		x = model_gpt_block(model, x, i);
 		if (checkpointed) hr_checkpoint_end();
 	}
 	x = hr_reshape(hr_layer_norm_layer("norm", x), HR_DIMS(model->batch * model->time, model->width));
-	return hr_dense("out", x, model->classes, HR_LINEAR, 92);
+	return hr_dense("out", model_gpt_factor(model, x), model->classes, HR_LINEAR, 92);
 }
 
 /* ---- an emulated GPU ---- */
@@ -140,17 +157,21 @@ static inline hr_status emulate_gpu(void)
 #define MODEL_CONV { "conv", model_conv_inputs, model_row_labels, model_conv_logits, .batch = 32, .width = 32, .classes = 10, .image = 32 }
 #define MODEL_GPT \
 	{ "gpt", model_gpt_inputs, model_gpt_labels, model_gpt_logits, .batch = 4, .width = 256, .classes = 1024, .time = 128, .heads = 8, .blocks = 4 }
+/* GPT-2 medium, except that the last layer has weights of its own. */
+#define MODEL_GPT2                                                                                                                         \
+	{ "gpt2", model_gpt_inputs, model_gpt_labels, model_gpt_logits, .batch = 8, .width = 1024, .classes = 50257, .time = 1024, .heads = 16, \
+	  .blocks = 24, .bfloat16 = true, .dropout = 0.1 }
 
 /* One training step. Returns the loss before the step, as a temporary value. HR_NO_VALUE on failure, with the reason in
  * hr_last_message. Consumes temporary inputs. */
 static inline hr_value model_train(const struct model *model, hr_value x, hr_value labels, const hr_optimizer *optimizer, bool checkpointed)
 {
-	hr_variable variables[256];
+	hr_variable variables[1024];
 	hr_value done = HR_NO_VALUE;
 	if (hr_variable_scope_push(model->name, HR_REUSE_OR_MAKE)) return HR_NO_VALUE;
 	hr_status status = hr_tape_begin();
 	hr_value loss = hr_value_keep(hr_reduce_mean(hr_cross_entropy(model->logits(model, x, checkpointed), labels), HR_ALL_AXES, false));
-	size_t count = hr_trainable_variables(variables, 256);
+	size_t count = hr_trainable_variables(variables, 1024);
 	if (!status && loss.id) done = hr_minimize(optimizer, loss, variables, count);
 	if (!status) hr_tape_end();
 	hr_variable_scope_pop();

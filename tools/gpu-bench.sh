@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the library on this machine's GPU, compared with the CUDA driver and PyTorch's allocator, in one run. Without a GPU it runs
 # on the emulated device, to show that it works, and reports what needs a card. Needs gcc and CMake; installs nothing.
-#   tools/gpu-bench.sh [library] [steps] [pytorch] [rounds] [plugin] [programs]
+#   tools/gpu-bench.sh [library] [steps] [pytorch] [rounds] [models] [plugin] [programs]
 #
 # Without arguments all but programs, which is what `headroom run` costs programs that use CUDA without Headroom, and plugin, which is the PyTorch plug-in. It needs a PyTorch with CUDA, and minutes more. Parts of it
 # are plugin_workloads, plugin_lms and plugin_exact; their timeouts are estimates.
@@ -53,6 +53,15 @@ part_rounds() {
 	timeout 260 $build/bench/gpu_lms --rounds "${LMS_ROUNDS:-100,10000}"
 }
 
+# The runtime's models beside PyTorch's.
+part_models() {
+	local python=${HEADROOM_TORCH_PYTHON:-python3} options=()
+	build $build bench_models || return 1
+	"$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || options+=(--no-torch)
+	[ "$(gpu_backend $build)" = cuda ] || options+=(--small)
+	PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 timeout -k 5 240 python3 bench/card_models.py $build --python "$python" --seconds 200 --each 60 "${options[@]}"
+}
+
 # torch_bench <seconds> <arguments>: runs a benchmark of the plug-in with the package of the source tree. The plug-in's C++ is compiled on first use.
 torch_bench() {
 	local seconds=$1 python=${HEADROOM_TORCH_PYTHON:-python3}
@@ -94,7 +103,7 @@ part_plugin() {
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(library steps pytorch rounds)
+[ ${#parts[@]} -gt 0 ] || parts=(library steps pytorch rounds models)
 summary=() failed=0
 for part in "${parts[@]}"; do
 	log=$build/gpu-bench-$part.log begin=$SECONDS
@@ -107,7 +116,7 @@ echo
 for part in "${parts[@]}"; do
 	case $part in
 	steps) grep -E '^(plain:|policy |learned |lru )' $build/gpu-bench-steps.log ;;
-	programs) cat $build/gpu-bench-programs.log ;;
+	programs | models) cat "$build/gpu-bench-$part.log" ;;
 	rounds) sed -n '/^evicted and restored/,$p' $build/gpu-bench-rounds.log ;;
 	plugin*) grep -E '^ +(workload|gpt2|resnet|unet|serve) |^ +gpt2(var|ckpt) |^fragmentation:|^  (native|expandable|headroom) |^(row|native|headroom|lms|limit|save_on_cpu|checkpoint) |^[a-z0-9]+, [0-9]+ steps|^DIFFERENT' \
 		"$build/gpu-bench-$part.log" ;;
