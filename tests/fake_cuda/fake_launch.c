@@ -20,7 +20,7 @@ struct CUfunc_st {
 	struct CUfunc_st *next;
 };
 
-static CUfunction kernels;
+static CUfunction kernels, forgotten; /* forgotten ones are kept, so that no new one has their address */
 
 EXPORT CUfunction fake_cuda_make_kernel(const char *name, int of_library, size_t count, const size_t *sizes)
 {
@@ -50,8 +50,14 @@ CUfunction fake_kernel_make(const char *name, fake_run run, size_t bytes, CUmodu
 void fake_kernels_forget(CUmodule module)
 {
 	for (CUfunction *link = &kernels; *link;) {
-		if ((*link)->module == module) *link = (*link)->next;
-		else link = &(*link)->next;
+		CUfunction at = *link;
+		if (at->module != module) {
+			link = &at->next;
+			continue;
+		}
+		*link = at->next;
+		at->next = forgotten;
+		forgotten = at;
 	}
 }
 
@@ -123,6 +129,7 @@ CUresult cuLibraryUnload(CUlibrary library)
 /* ---- kernels that compute ---- */
 
 struct computation {
+	struct computation *next;
 	fake_run run;
 	unsigned grid[3], threads;
 	unsigned char argument[];
@@ -133,11 +140,24 @@ void run_computation(const struct computation *computation)
 	computation->run(computation->argument, computation->grid, computation->threads);
 }
 
+static struct computation *computations; /* guarded by the driver's lock */
+
+__attribute__((destructor)) static void free_computations(void)
+{
+	while (computations) {
+		struct computation *next = computations->next;
+		free(computations);
+		computations = next;
+	}
+}
+
 /* The record is kept, because a graph may run it again. */
 CUresult submit_computation(CUcontext context, CUstream stream, fake_run run, const void *argument, size_t bytes, const unsigned *grid, unsigned threads,
                             const uint64_t *addresses, size_t count)
 {
 	struct computation *made = zeroed(sizeof *made + bytes);
+	made->next = computations;
+	computations = made;
 	made->run = run;
 	memcpy(made->grid, grid, sizeof made->grid);
 	made->threads = threads;
