@@ -114,6 +114,13 @@ BODY(int_sum, hr_reduce_sum(hr_cast(in[0], HR_DTYPE_INT32), -1, false))
 BODY(int_max, hr_reduce_max(hr_cast(in[0], HR_DTYPE_INT64), 0, false))
 BODY(byte_sum, hr_reduce_sum(hr_cast(in[0], HR_DTYPE_UINT8), 0, false))
 
+BODY(conv, hr_conv2d(in[0], in[1], 1, 1))
+BODY(conv_2, hr_conv2d(in[0], in[1], 2, 1))
+BODY(conv_3, hr_conv2d(in[0], in[1], 3, 0))
+BODY(attend, hr_attend(in[0], in[1], in[2], 1, 0.25, false))
+BODY(attend_causal, hr_attend(in[0], in[1], in[2], 2, 0.125, true))
+BODY(attend_wide, hr_attend(in[0], in[1], in[2], 1, 0.1, true))
+
 #define CASE(name, body, ...) { name, body_##body, false, false, { __VA_ARGS__ } }
 #define PLAIN(name, body, ...) { name, body_##body, true, false, { __VA_ARGS__ } }  /* without a gradient */
 #define SOURCE(name, body) { name, body_##body, true, true, { { 0 } } }
@@ -233,6 +240,17 @@ static const struct card_case cases[] = {
 	CASE("average pool", avg_pool, FLOATS(-2, 2, 2, 3, 8, 7)),
 	CASE("average pool, overlapping", avg_pool_overlapping, FLOATS(-2, 2, 1, 3, 6, 6)),
 	CASE("average pool, apart", avg_pool_apart, FLOATS(-2, 2, 1, 3, 9, 10)),
+	CASE("convolution", conv, FLOATS(-1, 1, 2, 3, 7, 6), FLOATS(-1, 1, 5, 3, 3, 3)),
+	CASE("convolution, many channels", conv, FLOATS(-1, 1, 1, 20, 5, 5), FLOATS(-1, 1, 70, 20, 3, 3)),
+	CASE("convolution, many places", conv, FLOATS(-1, 1, 4, 2, 16, 20), FLOATS(-1, 1, 3, 2, 3, 3)),
+	CASE("convolution, stride 2", conv_2, FLOATS(-1, 1, 2, 4, 9, 8), FLOATS(-1, 1, 6, 4, 3, 3)),
+	CASE("convolution, windows apart", conv_3, FLOATS(-1, 1, 2, 3, 10, 11), FLOATS(-1, 1, 4, 3, 2, 1)),
+	CASE("convolution, nothing", conv, FLOATS(-1, 1, 0, 3, 4, 4), FLOATS(-1, 1, 2, 3, 3, 3)),
+	CASE("attention", attend, FLOATS(-1, 1, 2, 5, 8), FLOATS(-1, 1, 2, 7, 8), FLOATS(-1, 1, 2, 7, 6)),
+	CASE("attention, several blocks", attend, FLOATS(-1, 1, 70, 16), FLOATS(-1, 1, 133, 16), FLOATS(-1, 1, 133, 16)),
+	CASE("attention, causal", attend_causal, FLOATS(-1, 1, 2, 75, 32), FLOATS(-1, 1, 2, 75, 32), FLOATS(-1, 1, 2, 75, 24)),
+	CASE("attention, causal, more keys", attend_causal, FLOATS(-1, 1, 20, 8), FLOATS(-1, 1, 90, 8), FLOATS(-1, 1, 90, 8)),
+	CASE("attention, wide heads", attend_wide, FLOATS(-1, 1, 9, 100), FLOATS(-1, 1, 9, 100), FLOATS(-1, 1, 9, 70)),
 	CASE("matmul, no depth", matmul, FLOATS(-1, 1, 4, 0), FLOATS(-1, 1, 0, 3)),
 };
 

@@ -22,6 +22,8 @@ static const unsigned dtypes[] = {
 	[HR__PROGRAM_UPDATE] = NUMBERS,
 	[HR__PROGRAM_RANDOM] = NUMBERS,
 	[HR__PROGRAM_POOL] = FLOATS,
+	[HR__PROGRAM_CONV] = FLOATS,
+	[HR__PROGRAM_ATTEND] = FLOATS,
 };
 _Static_assert(sizeof dtypes / sizeof *dtypes == HR__PROGRAM_COUNT, "a program without dtypes");
 

@@ -251,11 +251,6 @@ static const struct {
 	const char *why;
 } by_host[] = {
 	{ HR__OP_CONSTANT, "its contents come from the host" },
-	{ HR__OP_ATTEND, "it has no kernel" },
-	{ HR__OP_ATTEND_GRAD, "it has no kernel" },
-	{ HR__OP_CONV2D, "it has no kernel" },
-	{ HR__OP_CONV2D_GRAD_INPUT, "it has no kernel" },
-	{ HR__OP_CONV2D_GRAD_FILTER, "it has no kernel" },
 };
 
 static bool is_by_host(int kind)

@@ -158,7 +158,7 @@ static int run_compiler(nvrtcProgram program, const char *folder, const char *ma
 	if (!file) return INVALID_INPUT;
 	fprintf(file, "#include \"%s\"\n#define __CUDACC_RTC__ 1\n#line 1 \"%s\"\n%s\n%s\n", FAKE_NVRTC_SHIM, program->name, program->text, extra ? extra : "");
 	fclose(file);
-	snprintf(command, sizeof command, "%s -std=c++17 -O1 -ffp-contract=off -fPIC -shared -w %s -o %s %s >%s 2>&1 </dev/null", compiler ? compiler : "c++", macro,
+	snprintf(command, sizeof command, "%s -std=c++17 -O1 -ffp-contract=off -fPIC -fvisibility=hidden -shared -w %s -o %s %s >%s 2>&1 </dev/null", compiler ? compiler : "c++", macro,
 	         object, source, log);
 	int status = system(command);
 	program->log = contents(log, &bytes);

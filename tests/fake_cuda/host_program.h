@@ -268,12 +268,14 @@ static inline uint64_t __umul64hi(uint64_t a, uint64_t b)
 	return (uint64_t)((unsigned __int128)a * b >> 64);
 }
 
+/* All else is hidden: the loader gives templates of one name one static memory, also in several programs. */
+#define HR_EXPORT __attribute__((visibility("default")))
 #define KERNEL(name, type)                                                                              \
 	static void name##_body(const type &arg);                                                           \
 	extern "C" {                                                                                        \
-	extern const size_t name##__bytes;                                                                  \
+	extern HR_EXPORT const size_t name##__bytes;                                                        \
 	const size_t name##__bytes = sizeof(type);                                                          \
-	void name##__run(const void *argument, const unsigned *grid, unsigned threads)                      \
+	HR_EXPORT void name##__run(const void *argument, const unsigned *grid, unsigned threads)                      \
 	{                                                                                                   \
 		hr_run([](const void *at) { name##_body(*(const type *)at); }, argument, grid, threads);        \
 	}                                                                                                   \

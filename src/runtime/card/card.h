@@ -25,7 +25,9 @@
 	X(CAST, "cast")          \
 	X(UPDATE, "update")      \
 	X(RANDOM, "random")      \
-	X(POOL, "pool")
+	X(POOL, "pool")          \
+	X(CONV, "conv")          \
+	X(ATTEND, "attend")
 
 enum hr__card_program {
 #define HR__PROGRAM_ENUM(name, file) HR__PROGRAM_##name,

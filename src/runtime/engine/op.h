@@ -73,8 +73,8 @@
 	X(LAYER_NORM,         layer_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, layer_norm, layer_norm, none, layer_norm, KERNELS, layer_norm, none) \
 	X(BATCH_NORM,         batch_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, batch_norm, batch_norm, none, batch_norm, KERNELS, batch_norm, batch_norm) \
 	X(DROPOUT,            dropout,            1, 2, 2, FORWARDS,  RANDOM,   1, 2, 0, dropout, dropout, none, dropout, KERNELS, dropout, none) \
-	X(ATTEND,             attend,             2, 3, 3, ALLOCATES, PRODUCTS, 0, 7, 3, attend, attend, attend, attend, HOST, none, none) \
-	X(CONV2D,             conv2d,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, conv2d, conv2d, conv2d, conv2d, HOST, none, none) \
+	X(ATTEND,             attend,             2, 3, 3, ALLOCATES, PRODUCTS, 0, 7, 3, attend, attend, attend, attend, KERNELS, attend, none) \
+	X(CONV2D,             conv2d,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, conv2d, conv2d, conv2d, conv2d, KERNELS, conv2d, none) \
 	X(MAX_POOL,           max_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, pool, max_pool, none, max_pool, KERNELS, max_pool, none) \
 	X(AVG_POOL,           avg_pool,           1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pool, avg_pool, none, avg_pool, KERNELS, avg_pool, none) \
 	/* for gradients */ \
@@ -90,11 +90,11 @@
 	X(LAYER_NORM_GRAD,    layer_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, \
 	  layer_norm_grad, layer_norm_grad, layer_norm_grad, none, KERNELS, layer_norm_grad, layer_norm_grad) \
 	X(BATCH_NORM_GRAD,    batch_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, batch_norm_grad, batch_norm_grad, none, none, KERNELS, batch_norm_grad, batch_norm_grad) \
-	X(ATTEND_GRAD,        attend_grad,        3, 6, 6, ALLOCATES, PRODUCTS, 0, 0, 0, attend_grad, attend_grad, attend_grad, none, HOST, none, none) \
+	X(ATTEND_GRAD,        attend_grad,        3, 6, 6, ALLOCATES, PRODUCTS, 0, 0, 0, attend_grad, attend_grad, attend_grad, none, KERNELS, attend_grad, attend_grad) \
 	X(CONV2D_GRAD_INPUT,  conv2d_grad_input,  1, 2, 2, ALLOCATES, PRODUCTS, 0, 0, 0, \
-	  conv2d_grad_input, conv2d_grad_input, conv2d_grad_input, none, HOST, none, none) \
+	  conv2d_grad_input, conv2d_grad_input, conv2d_grad_input, none, KERNELS, conv2d_grad_input, none) \
 	X(CONV2D_GRAD_FILTER, conv2d_grad_filter, 1, 2, 2, ALLOCATES, PRODUCTS, 0, 0, 0, \
-	  conv2d_grad_filter, conv2d_grad_filter, conv2d_grad_filter, none, HOST, none, none) \
+	  conv2d_grad_filter, conv2d_grad_filter, conv2d_grad_filter, none, KERNELS, conv2d_grad_filter, conv2d_grad_filter) \
 	X(MAX_POOL_GRAD,      max_pool_grad,      1, 3, 3, ALLOCATES, BYTES,    0, 0, 0, max_pool_grad, max_pool_grad, none, none, KERNELS, max_pool_grad, none) \
 	X(AVG_POOL_GRAD,      avg_pool_grad,      1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, avg_pool_grad, avg_pool_grad, none, none, KERNELS, avg_pool_grad, none) \
 	/* for variables */ \

@@ -61,6 +61,23 @@ template <int GROUP, class V> BOTH V group_sum(V x)
 	KERNEL(hr_##name##_block_n, type) { body<BLOCK, N>(arg); }              \
 	KERNEL(hr_##name##_block_1, type) { body<BLOCK, 1>(arg); }
 
+// ---- tiles ----
+//
+// Products of matrices add in fused steps: twice as fast, and more precise.
+
+BOTH float madd(float a, float b, float c) { return fmaf(a, b, c); }
+BOTH double madd(double a, double b, double c) { return fma(a, b, c); }
+
+// Reads C neighbours of shared memory, 16 bytes at a time where there are as many.
+template <int C, class V> BOTH void read_shared(const V *from, V *to)
+{
+	const int unit = 16 / (int)sizeof(V) < C ? 16 / (int)sizeof(V) : C;
+	for (int i = 0; i < C; i += unit) {
+		pack<V, unit> x = *(const pack<V, unit> *)(from + i);
+		for (int k = 0; k < unit; k++) to[i + k] = x.at[k];
+	}
+}
+
 // ---- addresses ----
 
 COLD int64_t far_offset_of(const hr__k_walk &walk, int64_t at)

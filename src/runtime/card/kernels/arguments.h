@@ -150,4 +150,30 @@ typedef struct hr__k_pool {
 	int64_t planes, height, width, rows, columns, size, stride;
 } hr__k_pool;
 
+/* A convolution, or a gradient of one, as a product: out[m, n] = sum over k of a[m, k] b[k, n] (conv.cuh). A place is (image, row, column), a tap is
+ * (channel, row, column in the window). */
+typedef struct hr__k_conv {
+	const void *a, *b;
+	void *out;
+	int64_t m, n, k;
+	int64_t a_row, out_row;                 /* from one row of a, of the output, to the next */
+	int64_t window_high, window_wide;       /* of taps */
+	int64_t rows, columns;                  /* of places in an image */
+	int64_t height, width;                  /* of an image of b */
+	int64_t a_image, a_channel, b_image, b_channel, out_image; /* from one to the next */
+	int64_t step, shift, sign, divide;      /* a tap of a place is the pixel ((place * step + sign * tap + shift) / divide) */
+	int64_t each;                           /* of k, that a segment adds; segments write to outputs of m x n, one behind the other */
+	int32_t by_place;                       /* k counts places and n taps; else n counts places and k taps */
+	int64_t segments, count;                /* for joining: elements of the output */
+} hr__k_conv;
+
+/* Fused attention: see ops_attend.c. Rows of q, k, v and y are [row] numbers apart; a head has [width] of them. */
+typedef struct hr__k_attend {
+	const void *q, *k, *v, *y, *dy, *logs;
+	void *out, *out_logs, *sums, *dq, *dk, *dv;
+	int64_t heads, rows, columns, width, value_width, q_row, k_row, v_row, y_row, jobs;
+	int32_t causal;
+	double scale;
+} hr__k_attend;
+
 #endif
