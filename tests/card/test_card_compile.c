@@ -1,4 +1,8 @@
-/* test_card_compile.c - every program for cards compiles with the real NVRTC, where that is installed; no card is needed. Otherwise skipped. */
+/* test_card_compile.c - every program for cards compiles with the real NVRTC, where that is installed; no card is needed. Otherwise skipped.
+ *
+ *   HR_TEST_NVRTC    folders to search for it, as in HEADROOM_CUDA_LIBRARIES
+ *   HR_TEST_PROGRAM  the only program that is compiled, such as "conv.cuh"
+ *   HR_TEST_CARD=1   what is compiled goes to the cache of kernels, so that the tests on the card find it there */
 #include "fixture.h"
 #include "core/os/os.h"
 #include "runtime/card/card.h"
@@ -31,7 +35,8 @@ static void test_programs_compile(void)
 {
 	char why[256];
 	hr__card_facts facts = { .processors = { 9, 0, 132 }, .arch = ARCH, .is_exact = true };
-	setenv("HEADROOM_KERNEL_CACHE", "/dev/null/none", 1);
+	const char *on_card = getenv("HR_TEST_CARD"), *only = getenv("HR_TEST_PROGRAM");
+	if (!on_card) setenv("HEADROOM_KERNEL_CACHE", "/dev/null/none", 1);
 	if (!getenv("HR_TEST_NVRTC")) unsetenv("HEADROOM_CUDA_LIBRARIES");
 	else setenv("HEADROOM_CUDA_LIBRARIES", getenv("HR_TEST_NVRTC"), 1);
 	facts.nvrtc = hr__nvrtc_find(why, sizeof why);
@@ -41,7 +46,7 @@ static void test_programs_compile(void)
 		for (int dtype = 0; dtype <= HR_DTYPE_BFLOAT16; dtype++) {
 			void *image;
 			size_t bytes;
-			if (!(dtypes[i] >> dtype & 1)) continue;
+			if (!(dtypes[i] >> dtype & 1) || (only && strcmp(only, hr__source_of((enum hr__card_program)i).name) != 0)) continue;
 			uint64_t begin = hr__os()->clock_ns();
 			hr_status status = hr__program_build(&facts, (enum hr__card_program)i, (hr_dtype)dtype, &image, &bytes);
 			printf("# %s for %s: %.1f s, %zu bytes\n", hr__source_of((enum hr__card_program)i).name, hr_dtype_text((hr_dtype)dtype),
