@@ -31,6 +31,9 @@ static const framework_preset presets[] = {
 };
 #define PRESETS (sizeof presets / sizeof *presets)
 
+/* JAX's "platform" maps physical memory itself, which --manage cannot serve; what it requests in stream order, --manage can. */
+static const framework_preset jax_managed = { "jax", { { "XLA_PYTHON_CLIENT_ALLOCATOR", "cuda_async" }, { "XLA_PYTHON_CLIENT_PREALLOCATE", "false" } } };
+
 static const char no_variable[] = "headroom: run: --framework cupy: CuPy has no variable for it; its pool's blocks are recorded. A program turns the pool off with "
 								  "cupy.cuda.set_allocator(None)\n";
 
@@ -101,11 +104,12 @@ static bool apply(const framework_preset *preset)
 	return true;
 }
 
-bool hr__framework_set(const char *name, char **program)
+bool hr__framework_set(const char *name, char **program, bool manage)
 {
 	char quoted[HR__QUOTE_BYTES];
 	bool is_auto = strcmp(name, "auto") == 0;
 	const framework_preset *preset = is_auto ? guess(program) : named(name);
+	if (preset && manage && strcmp(preset->name, jax_managed.name) == 0) preset = &jax_managed;
 	if (preset) return apply(preset);
 	if (is_auto) fputs("headroom: run: --framework auto: no script among the arguments imports torch, jax, tensorflow or cupy; nothing is set\n", stderr);
 	else hr__complain("run: --framework is auto, torch, jax, tensorflow or cupy, not %s", hr__quote(name, strlen(name), quoted));

@@ -184,7 +184,7 @@ static bool set_settings(const hr__arguments *arguments, bool *python)
 	if (hr__arguments_has(arguments, MANAGE) && !(run && strcmp(run, "0") == 0) && !set("HEADROOM_RUN", "manage")) return false;
 	if (hr__arguments_has(arguments, USES) && !set("HEADROOM_RUN_USES", "1")) return false;
 	if (hr__arguments_has(arguments, CALLERS) && !set("HEADROOM_RUN_CALLERS", "1")) return false;
-	if (arguments->values[FRAMEWORK] && !hr__framework_set(arguments->values[FRAMEWORK], arguments->rest)) return false;
+	if (arguments->values[FRAMEWORK] && !hr__framework_set(arguments->values[FRAMEWORK], arguments->rest, hr__arguments_has(arguments, MANAGE))) return false;
 	if (hr__arguments_has(arguments, OBSERVE) || (device && strcmp(device, "none") == 0)) return true;
 	*python = hr__python_hook_set(device != NULL);
 	return *python || !device;

@@ -360,6 +360,10 @@ class Frameworks(Run):
             self.assertEqual((result.stdout, result.stderr), (f"{values}\n", f"headroom: run: --framework {name}: {said}\n"))
         self.assertIn("set_allocator(None)", self.under(self.SHOW, "--framework", "cupy").stderr)
 
+    def test_what_jax_requests_can_be_managed(self):
+        result = self.under(self.SHOW, "--framework", "jax", "--manage")
+        self.assertEqual((result.stdout, result.stderr), (" cuda_async false  \n", "headroom: run: --framework jax: XLA_PYTHON_CLIENT_ALLOCATOR=cuda_async XLA_PYTHON_CLIENT_PREALLOCATE=false\n"))
+
     def test_what_is_set_already_stays(self):
         result = self.under(self.SHOW, "--framework", "jax", XLA_PYTHON_CLIENT_PREALLOCATE="true")
         self.assertEqual(result.stderr, "headroom: run: --framework jax: XLA_PYTHON_CLIENT_ALLOCATOR=platform XLA_PYTHON_CLIENT_PREALLOCATE=true\n")
