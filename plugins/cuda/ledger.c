@@ -248,13 +248,27 @@ static hr_status record(hr_allocator allocator, const hr__ledger_request *reques
 	return status;
 }
 
+static uint64_t least_of(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
+}
+
 bool hr__ledger_admits(const hr__ledger_request *request)
 {
 	uint64_t limit, used;
 	if (request->kind != HR__LEDGER_DEVICE || !hr__ledger_get_limit(request->device, &limit, &used)) return true;
-	if (used <= limit && request->bytes <= limit - used) return true;
-	hr__ledger_refuse(request);
-	return false;
+	if (used > limit || request->bytes > limit - used) {
+		hr__ledger_refuse(request);
+		return false;
+	}
+	/* What --manage keeps for later is not used, and on the card. */
+	if (request->bytes > limit - used - least_of(hr__manage_idle_bytes(request->device), limit - used)) (void)!hr__manage_trim(request->device);
+	return true;
+}
+
+bool hr__ledger_make_room(const hr__ledger_request *request)
+{
+	return request->kind != HR__LEDGER_HOST && hr__manage_trim(request->device);
 }
 
 /* Ends a block in the ledger; the driver is not called. */

@@ -40,8 +40,12 @@ bool hr__ledger_locate(hr__ledger_request *request);
 /* The same for a request in stream order: the device and context are those of the stream. */
 bool hr__ledger_locate_by(hr__ledger_request *request, CUstream stream);
 
-/* Whether the request keeps within the limit. If not, it is counted and reported as refused. */
+/* Whether the request keeps within the limit, for which --manage may have to give memory that it keeps for later back to the driver. If not, it is counted
+ * and reported as refused. */
 bool hr__ledger_admits(const hr__ledger_request *request);
+
+/* Gives memory that --manage keeps for later back to the driver, for a request that the driver has refused. False: there was none. */
+bool hr__ledger_make_room(const hr__ledger_request *request);
 
 /* Records a block that the driver has given. False: it exceeds the limit, because other threads were faster; it is counted and reported as refused,
  * and the caller gives it back to the driver. */

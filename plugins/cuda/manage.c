@@ -198,6 +198,7 @@ bool hr__manage_take(const hr__ledger_request *request, const hr__manage_order *
 	hr_status status = HR_OUT_OF_MEMORY;
 	managed_card *card = request->bytes && !hr__captures_active() ? card_of(request) : NULL;
 	if (!card || !stream_for(card, order, &stream) || !pool_for(request, order, &pool)) return false;
+	hr__manage_settle();
 	bool in_pool = hr__pools_take(pool, request->bytes), taken = in_pool && take(card, request, stream, pool, &block, &status);
 	if (in_pool && !taken) hr__pools_give(pool, request->bytes);
 	if (!taken && status != HR_OUT_OF_MEMORY) return false;
@@ -225,6 +226,56 @@ static CUresult wait_for_users(const hr__block *block, const hr__manage_order *o
 	return result == HR__CUDA_SUCCESS && other ? hr__driver.cuStreamSynchronize(order->stream) : result;
 }
 
+/* ---- frees while a graph is recorded ---- */
+
+/* The context cannot be waited for then: that would end the recording. The blocks are the program's no longer, but stay allocated until the end of the
+ * recording. A program that records for long, and frees much meanwhile, would need more places: then the free waits after all. */
+#define DEFERRED_MAX 4096u
+static hr__block deferred[DEFERRED_MAX]; /* guarded by the lock */
+static unsigned deferred_count;          /* stored with release, with the lock */
+
+static bool defer(const hr__block *block)
+{
+	hr__block taken;
+	pthread_mutex_lock(&lock);
+	bool room = deferred_count < DEFERRED_MAX && hr__blocks_take(block->address, &taken);
+	if (room) {
+		deferred[deferred_count] = taken;
+		__atomic_store_n(&deferred_count, deferred_count + 1, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&lock);
+	if (!room) return false;
+	hr__launches_forget(block->address);
+	hr__pools_give(taken.pool, taken.bytes);
+	return true;
+}
+
+/* One of the deferred blocks; false: there is none. */
+static bool take_deferred(hr__block *out)
+{
+	pthread_mutex_lock(&lock);
+	bool found = deferred_count > 0;
+	if (found) {
+		*out = deferred[deferred_count - 1];
+		__atomic_store_n(&deferred_count, deferred_count - 1, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+void hr__manage_settle(void)
+{
+	hr__block block;
+	CUcontext waited = NULL;
+	if (!__atomic_load_n(&deferred_count, __ATOMIC_ACQUIRE)) return;
+	while (!hr__captures_active() && take_deferred(&block)) {
+		if (!card_with(block.allocator)) continue; /* its card was reset */
+		if (block.context != waited && synchronise(block.context) != HR__CUDA_SUCCESS) continue; /* it stays allocated */
+		waited = block.context;
+		hr_free(block.allocator, (void *)(uintptr_t)block.address, HR_STREAM_HOST);
+	}
+}
+
 bool hr__manage_free(CUdeviceptr address, const hr__manage_order *order, CUresult *result)
 {
 	hr__block block;
@@ -235,7 +286,10 @@ bool hr__manage_free(CUdeviceptr address, const hr__manage_order *order, CUresul
 	/* A graph can free its own memory alone. */
 	*result = order->by_stream && hr__captures_has(order->stream, order->per_thread) ? HR__CUDA_ERROR_INVALID_VALUE : HR__CUDA_SUCCESS;
 	if (*result != HR__CUDA_SUCCESS) return true;
-	if (!stream_for(card, order, &stream) || !order->by_stream) stream = HR_STREAM_HOST, *result = wait_for_users(&block, order);
+	bool by_stream = order->by_stream && stream_for(card, order, &stream);
+	if (!by_stream && hr__captures_active() && defer(&block)) return true;
+	hr__manage_settle();
+	if (!by_stream) stream = HR_STREAM_HOST, *result = wait_for_users(&block, order);
 	/* Another thread may free the same block meanwhile: one of them takes it. */
 	if (*result == HR__CUDA_SUCCESS && !hr__blocks_take(address, &block)) *result = HR__CUDA_ERROR_INVALID_VALUE;
 	if (*result != HR__CUDA_SUCCESS) return true;
@@ -259,11 +313,12 @@ uint64_t hr__manage_idle_bytes(CUdevice device)
 	return hr_allocator_get_stats(cards[index].allocator, &stats) == HR_OK ? (uint64_t)(stats.bytes_reserved - stats.bytes_in_use) : 0;
 }
 
-void hr__manage_trim(CUdevice device)
+bool hr__manage_trim(CUdevice device)
 {
-	uint64_t released;
-	int index = hr__cards_index(device);
-	if (index >= 0 && __atomic_load_n(&cards[index].state, __ATOMIC_ACQUIRE) == OPENED) (void)!hr_allocator_trim(cards[index].allocator, &released);
+	uint64_t released = 0;
+	int index = hr__settings_get()->manage ? hr__cards_index(device) : -1;
+	if (index < 0 || hr__captures_active() || __atomic_load_n(&cards[index].state, __ATOMIC_ACQUIRE) != OPENED) return false;
+	return hr_allocator_trim(cards[index].allocator, &released) == HR_OK && released > 0;
 }
 
 /* Where the context cannot be waited for, as after an illegal access, the blocks end with it, and their pages are lost to the process. */
@@ -272,9 +327,10 @@ void hr__manage_end_card(CUdevice device)
 	int index = hr__cards_index(device);
 	if (index < 0) return;
 	managed_card *card = &cards[index];
+	hr__manage_settle();
 	if (__atomic_load_n(&card->state, __ATOMIC_ACQUIRE) == OPENED && synchronise(card->primary) == HR__CUDA_SUCCESS) {
 		hr__ledger_end_context(card->primary);
-		hr__manage_trim(device);
+		(void)!hr__manage_trim(device);
 	}
 	__atomic_store_n(&card->state, LEFT_ALONE, __ATOMIC_RELEASE);
 }

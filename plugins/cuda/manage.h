@@ -38,7 +38,10 @@ void hr__manage_end_stream(CUstream stream);
 /* Before the primary context of a card is reset: its blocks end, their memory is the driver's again, and nothing more is managed on the card. */
 void hr__manage_end_card(CUdevice device);
 
-/* Gives memory that the allocator of a card keeps for later back to the driver. */
-void hr__manage_trim(CUdevice device);
+/* Gives memory that the allocator of a card keeps for later back to the driver. False: there was none, or a graph is being recorded. */
+bool hr__manage_trim(CUdevice device);
+
+/* Frees what was freed by the program while a graph was recorded, once none is. */
+void hr__manage_settle(void);
 
 #endif

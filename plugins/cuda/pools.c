@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 
-#include "captures.h"
 #include "cards.h"
 #include "manage.h"
 #include "record.h"
@@ -205,13 +204,13 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute which, v
 CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
 {
 	CUresult result = HR__REAL(cuMemPoolTrimTo, handle, keep);
-	if (result != HR__CUDA_SUCCESS || !hr__manage_is_on() || hr__captures_active()) return result;
+	if (result != HR__CUDA_SUCCESS || !hr__manage_is_on()) return result;
 	pthread_mutex_lock(&lock);
 	known_pool *pool = place_of(handle);
 	CUdevice device = pool ? pool->device : -1;
 	uint64_t least = pool ? in_chunks(larger(pool->used, keep)) : 0;
 	if (pool && pool->reserved > least) pool->reserved = least;
 	pthread_mutex_unlock(&lock);
-	if (pool) hr__manage_trim(device);
+	if (pool) (void)!hr__manage_trim(device);
 	return result;
 }

@@ -116,6 +116,14 @@ static void print_stats(const char *name)
 	printf("stats %lld of %llu\n", in_use(name ? name : "CUDA:0"), live.plain_bytes + live.handle_bytes);
 }
 
+/* All that the driver has given, to Headroom or the program. */
+static void print_live(void)
+{
+	fake_cuda_live live;
+	cu.get_live(&live);
+	printf("live %llu\n", live.plain_bytes + live.handle_bytes);
+}
+
 /* A block of libheadroom's own default allocator, in a program that uses both. */
 static CUresult use_headroom(size_t bytes)
 {
@@ -470,6 +478,7 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("peers")) return print_peers();
 	if (IS("share")) return share(*address);
 	if (IS("stats")) return print_stats(NULL), HR__CUDA_SUCCESS;
+	if (IS("live")) return print_live(), HR__CUDA_SUCCESS;
 	if (IS("gpustats")) return printf("gpu %lld\n", in_use("GPU:0")), HR__CUDA_SUCCESS;
 	if (IS("cards")) return printf("cards %lld %lld\n", in_use("CUDA:0"), in_use("CUDA:1")), HR__CUDA_SUCCESS;
 	if (IS("gpus")) return printf("gpus %lld %lld\n", in_use("GPU:0"), in_use("GPU:1")), HR__CUDA_SUCCESS;

@@ -124,6 +124,21 @@ class Manage(Run):
         lines = self.lines(self.manage("proc", "start", "stream", "async:1:256", "capture:1", "async:0:1000", "alloc:2:77", "freeasync:1", "capture:0", "async:3:256", "gpustats"))
         self.assertEqual(lines, ["freeasync:1 -> 1", f"gpu {256 + 77 + 256}"])
 
+    def test_a_free_while_a_graph_is_recorded_does_not_end_the_recording(self):
+        # The block is freed once the recording has ended.
+        for way in ("link", "proc", "proc_ptsz"):
+            lines = self.lines(self.manage(way, "start", "stream", "alloc:0:256", "alloc:1:256", "fill:0", "capture:1", "free:0", "free:0", "capture:0", "gpustats", "alloc:2:256",
+                                           "gpustats", "free:1", "free:2", "gpustats"))
+            self.assertEqual(lines, ["free:0 -> 1", "gpu 512", "gpu 512", "gpu 0"])
+
+    def test_memory_kept_for_later_is_not_in_the_way(self):
+        # Of requests that the driver serves: on a card of 256 MiB, and within a limit of 100 MiB.
+        lines = self.lines(self.manage("proc", "start", f"alloc:0:{150 * MIB}", "free:0", f"create:1:{200 * MIB}", "release:1", f"alloc:0:{150 * MIB}", "free:0", f"pitch:2:{20 * MIB}"))
+        self.assertEqual(lines, [])
+        lines = self.lines(self.manage("proc", "start", f"alloc:0:{90 * MIB}", "free:0", "info", f"create:1:{60 * MIB}", "info", f"alloc:0:{20 * MIB}", "live",
+                                       options=("--limit", "100MiB")))
+        self.assertEqual(lines, [f"info {100 * MIB} of {100 * MIB}", f"info {40 * MIB} of {100 * MIB}", f"live {80 * MIB}"])
+
     def test_a_stream_of_another_card_decides(self):
         commands = ["start:0", "stream", "start:1", "async:0:1024", "alloc:1:512"]
         self.assertEqual(self.lines(self.observe("proc", *commands, "cards", "freeasync:0", "sync", "cards", FAKE_CUDA_DEVICES="2")), ["cards 1024 512", "cards 0 512"])

@@ -53,6 +53,13 @@ CUresult cuCtxSetCurrent(CUcontext context)
 CUresult cuCtxSynchronize(void)
 {
 	BEGIN_IN_CONTEXT(cuCtxSynchronize);
+	bool recording = false;
+	for (CUstream at = streams; at; at = at->next) {
+		if (at->context != context || !at->recording) continue;
+		at->capture_failed = true;
+		recording = true;
+	}
+	REQUIRE(!recording, HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 	for (CUstream at = streams; at; at = at->next)
 		if (at->context == context) wait_until(at, at->submitted);
 	return end(context->broken);
