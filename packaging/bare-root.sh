@@ -39,6 +39,13 @@ quietly inside sh -c 'cc -Wall -Werror /usr/share/doc/libheadroom-dev/examples/a
 quietly inside sh -c 'cc /usr/share/doc/libheadroom-dev/examples/train.c $(pkg-config --cflags --libs headroom_runtime) -o /tmp/train && /tmp/train'
 [ "$(inside python3 -c 'import headroom; print(headroom.__version__, headroom.memory_info("GPU:0")["peak"])')" = "$version 0" ] || fail "the Python package does not work"
 
+[ "$(inside python3 -m headroom --version)" = "headroom $version" ] || fail "python3 -m headroom does not run the command"
+quietly inside python3 -c "import importlib.metadata as m, importlib.util as u; assert m.version('headroom') == '$version'; assert all(u.find_spec(p.value) for p in m.entry_points(group='pytest11')), 'the plug-in for pytest'"
+for file in man/man1/headroom.1.gz man/man1/headroom-metrics.1.gz bash-completion/completions/headroom zsh/site-functions/_headroom fish/vendor_completions.d/headroom.fish \
+	doc/libheadroom-dev/docs/fleets.md doc/libheadroom-dev/examples/mpi/train.c; do
+	[ -s "$root/usr/share/$file" ] || fail "there is no /usr/share/$file"
+done
+
 echo "-- bare root: removing them"
 quietly inside apt-get purge -y libheadroom0 libheadroom-dev headroom-tools python3-headroom
 [ "$(installed)" = 0 ] || fail "packages are left"

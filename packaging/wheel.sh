@@ -36,6 +36,8 @@ export HEADROOM_CUDA=0
 unset PYTHONPATH HEADROOM_LIBRARY_DIR HEADROOM_COMMAND
 [ "$("$work/env/bin/headroom" --version)" = "headroom $version" ] || fail "headroom --version says $("$work/env/bin/headroom" --version)"
 [ "$("$work/env/bin/python" -c 'import headroom; print(headroom.__version__, headroom.memory_info("GPU:0")["peak"])')" = "$version 0" ] || fail "the Python package does not work"
+[ "$("$work/env/bin/python" -m headroom --version)" = "headroom $version" ] || fail "python -m headroom does not run the command"
+quietly "$work/env/bin/python" -c "import importlib.metadata as m, importlib.util as u; assert all(u.find_spec(p.value) for p in m.entry_points(group='pytest11')), 'the plug-in for pytest'"
 quietly "$work/env/bin/headroom" demo --steps 2 --out demo
 quietly "$work/env/bin/headroom" report demo/training.hrt --export xplane --out logs
 "$work/env/bin/headroom" run -- env | grep -q '^LD_PRELOAD=.*/libheadroom_cuda.so$' || fail "headroom run does not find libheadroom_cuda.so"
