@@ -4,11 +4,11 @@ JOBS=${JOBS:-$(nproc)}
 # The jobserver of a make that runs this script is not available to a make started here.
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
-# configure <folder> <compiler or ""> [cmake argument]...: does nothing if the folder was configured with the same arguments, or with
+# configure <folder> [<compiler or ""> [cmake argument]...]: does nothing if the folder was configured with the same arguments, or with
 # any if none are given, and tools/setup.sh has not run since. CMake itself detects new and changed files when building.
 configure() {
-	local folder=$1 compiler=$2 generator=() stamp=$1/.configured arguments
-	shift 2
+	local folder=$1 compiler=${2:-} generator=() stamp=$1/.configured arguments
+	shift $(($# < 2 ? $# : 2))
 	arguments=$*
 	if [ -f "$stamp" ]; then
 		[ $# -gt 0 ] || arguments=$(cat "$stamp")

@@ -9,7 +9,6 @@ headroom.torch is the plug-in for PyTorch, headroom.cupy the one for CuPy. Progr
 """
 import contextlib as _contextlib
 import importlib as _importlib
-import os as _os
 
 from . import _library, errors
 from ._stats import Statistics, device_stats, device_summary, memory_info, reset_stats
@@ -60,10 +59,11 @@ def __dir__():
 
 def start_trace(path):
     """Records every event of every allocator to a new file. InUse if something is being recorded already."""
-    _library.library.hr_trace_start(_os.fsencode(path))
+    _library.library.hr_trace_start(_library.encoded(path, "path", "run.hrt"))
 
 
 def stop_trace():
+    """Ends the recording."""
     _library.library.hr_trace_stop()
 
 

@@ -73,6 +73,7 @@ def list_physical(device_type=None):
 
 
 def list_logical(device_type=None):
+    """The logical devices of a type, or of all types."""
     return [LogicalDevice(f"/device:{info.name.decode()}", kind_of(info)) for kind in _wanted(device_type) for info in infos() if kind_of(info) == kind]
 
 

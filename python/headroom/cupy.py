@@ -130,6 +130,7 @@ def _malloc(size):
 
 
 def installed():
+    """Whether install() was called."""
     return _devices is not None
 
 
@@ -140,7 +141,7 @@ def install(limit=None):
     global _devices, _limit
     if _devices is not None:
         raise AlreadyInstalled("Headroom is CuPy's allocator already")
-    bytes_of_limit = sizes.parse_size(limit) if limit is not None else 0
+    bytes_of_limit = sizes.argument_size(limit, "limit", "8GB") if limit is not None else 0
     _check_cuda()
     number = cupy.cuda.Device().id
     first = Device(number, bytes_of_limit)  # a limit above the card is refused here

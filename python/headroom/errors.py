@@ -11,6 +11,7 @@ class Error(RuntimeError):
 
     @property
     def message(self):
+        """The library's message."""
         return str(self)
 
 

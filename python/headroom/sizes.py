@@ -25,6 +25,16 @@ def parse_size(size):
     return int(number) * unit if number.isdigit() else int(float(number) * unit)
 
 
+def argument_size(value, argument, example):
+    """parse_size, with errors that name the argument and show a good value."""
+    problem = None
+    try:
+        return parse_size(value)
+    except (TypeError, ValueError) as error:
+        problem = type(error)
+    raise problem(f"{argument} is {value!r}; give a number of bytes, or a size such as {example!r}")
+
+
 def format_size(size):
     """"12.5 MiB"."""
     value = float(size)

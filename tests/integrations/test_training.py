@@ -139,7 +139,7 @@ class Transformers(Folder):
                    "    except Exception as e: print(type(e).__name__, e)")
         for kind in ("transformers", "lightning"):
             printed = run_python("-c", program.format(kind), cwd=self.folder).stdout
-            for text in ("ValueError limit is '12 bananas'; give a size such as '26GB'", "TypeError profile is 3", "TypeError oom_report is 3", "TypeError scalars is 1; give True or False"):
+            for text in ("ValueError limit is '12 bananas'; give a number of bytes, or a size such as '26GB'", "TypeError profile is 3", "TypeError oom_report is 3", "TypeError scalars is 1; give True or False"):
                 self.assertIn(text, printed)
 
 

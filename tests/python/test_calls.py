@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""docs/python-calls.md: every name in it is there, and everything that the documents call is in it."""
+"""docs/python-calls.md: every name in it is there, and everything that the documents call is in it. Every public name has a docstring."""
+import ast
+import importlib
+import inspect
 import re
 import unittest
 
@@ -20,6 +23,21 @@ profiler.Profiler profiler.profile( ProfileOptionBuilder.time_and_memory show_me
 set_lms_enabled set_lms_defrag_enabled reset_memory_stats get_num_allocs get_bytes_in_use get_peak_bytes_in_use get_largest_alloc_size get_bytes_limit get_bytes_reserved
 get_peak_bytes_reserved get_bytes_reservable_limit get_bytes_inactive get_bytes_active get_peak_bytes_active get_bytes_reclaimed get_num_single_reclaims get_num_full_reclaims
 get_num_defragmentations get_bytes_defragged""".split()
+
+
+def public(module):
+    """(path, object) of the public names of a module."""
+    for name in getattr(module, "__all__", None) or [each for each in vars(module) if not each.startswith("_")]:
+        yield f"{module.__name__}.{name}", getattr(module, name)
+
+
+def modules():
+    folder = ROOT / "python" / "headroom"
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder).with_suffix("").parts
+        parts = parts[:-1] if parts[-1] == "__init__" else parts
+        if parts and not any(part.startswith("_") for part in parts) and parts[0] not in ("cupy", "torch", "pytest", "lightning", "transformers"):
+            yield importlib.import_module(".".join(("headroom", *parts)))
 
 
 class Calls(unittest.TestCase):
@@ -48,6 +66,39 @@ class Calls(unittest.TestCase):
     def test_every_program_is_there(self):
         linked = set(re.findall(r"\((?:\.\./)?examples/python/(\w+)\.py\)", PAGE))
         self.assertEqual(linked, {path.stem for path in (ROOT / "examples" / "python").glob("*.py")})
+
+
+class Docstrings(unittest.TestCase):
+    maxDiff = None
+
+    def test_every_public_name_has_one(self):
+        missing = set()
+        for module in [headroom, *modules()]:
+            if not module.__doc__:
+                missing.add(module.__name__)
+            for path, value in public(module):
+                if not (inspect.isclass(value) or inspect.isroutine(value)) or not getattr(value, "__module__", "").startswith("headroom"):
+                    continue
+                if not value.__doc__ or value.__doc__.startswith(value.__name__ + "("):
+                    missing.add(path)
+                if inspect.isclass(value):
+                    for name, member in vars(value).items():
+                        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, (property, classmethod, staticmethod))):
+                            if not inspect.getdoc(getattr(value, name)) and not any(getattr(getattr(base, name, None), "__doc__", None) for base in value.__mro__[1:]):
+                                missing.add(f"{path}.{name}")
+        self.assertEqual(sorted(missing), [])
+
+    def test_modules_that_need_packages_of_others_have_them_too(self):
+        for name in ("torch/__init__", "cupy", "pytest", "lightning", "transformers"):
+            tree = ast.parse((ROOT / "python" / "headroom" / f"{name}.py").read_text())
+            self.assertTrue(ast.get_docstring(tree), name)
+            exported = next((ast.literal_eval(each.value) for each in tree.body if isinstance(each, ast.Assign) and each.targets[0].id == "__all__"), None)
+            for each in tree.body:
+                if isinstance(each, (ast.FunctionDef, ast.ClassDef)) and not each.name.startswith("_") and (exported is None or each.name in exported):
+                    self.assertTrue(ast.get_docstring(each), f"{name}.{each.name}")
+                    for member in each.body if isinstance(each, ast.ClassDef) and exported else []:
+                        if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
+                            self.assertTrue(ast.get_docstring(member), f"{name}.{each.name}.{member.name}")
 
 
 if __name__ == "__main__":

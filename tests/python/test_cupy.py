@@ -83,7 +83,7 @@ class Cupy(unittest.TestCase):
             plugin.install()
         with self.assertRaises(plugin.NotInstalled):
             plugin.stats()
-        with self.assertRaisesRegex(ValueError, "not a size"):
+        with self.assertRaisesRegex(ValueError, "limit is 'much'.*8GB"):
             plugin.install(limit="much")
         plugin._check_cuda = lambda: None
         with self.assertRaisesRegex(headroom.InvalidArgument, "above what GPU:0 may use"):

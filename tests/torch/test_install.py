@@ -38,6 +38,8 @@ class Install(unittest.TestCase):
             refused(ValueError, "above the host's memory", limit="100TB")
             refused(ValueError, "host_limit", limit="64MB", lms=True, host_limit="100TB")
             refused(ValueError, "below one page", limit="1KB")
+            refused(ValueError, "limit is '12 bananas'; give a number of bytes, or a size such as '26GB'", limit="12 bananas")
+            refused(TypeError, "movable is 1.5", limit="64MB", movable=1.5)
             refused(headroom.FileError, "/nowhere", limit="64MB", lms=True, spill_dir="/nowhere")
             refused(RuntimeError, "use device='cpu'", device="cuda")
             torch.cuda.is_available = lambda: True

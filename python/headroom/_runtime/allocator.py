@@ -27,12 +27,15 @@ class Allocator:
         self.error = None    # the last exception of a method that was not a MemoryError
 
     def allocate(self, size, flags, arena=None):
+        """Returns the address of [size] bytes, aligned to [flags]; 0 or a MemoryError if there is none."""
         raise NotImplementedError("a class on headroom.compat.v1.Allocator needs a method allocate(self, size, flags, arena=None)")
 
     def deallocate(self, ptr):
+        """Frees what allocate returned."""
         raise NotImplementedError("a class on headroom.compat.v1.Allocator needs a method deallocate(self, ptr)")
 
     def get_name(self):
+        """The name in reports."""
         return type(self).__name__
 
     # ---- for the library ----

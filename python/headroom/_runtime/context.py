@@ -182,11 +182,13 @@ def disable_eager_execution():
 
 
 def enable_eager_execution():
+    """Ops outside of all graphs run when they are called, which is the default."""
     global _eagerly
     _eagerly = True
 
 
 def executing_eagerly():
+    """Whether ops run when they are called: False inside functions and graphs."""
     return current_graph() is None
 
 

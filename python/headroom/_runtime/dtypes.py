@@ -14,10 +14,12 @@ class DType:
 
     @property
     def is_floating(self):
+        """Whether it is one of float32, float64 and bfloat16."""
         return self.kind == "float"
 
     @property
     def is_integer(self):
+        """Whether it is one of int32, int64 and uint8."""
         return self.kind == "int"
 
     @property

@@ -18,6 +18,7 @@ class Operation:
         self.name = name or f"op_{value & 0xffffffff}"
 
     def run(self, feed_dict=None, session=None):
+        """Runs it in a session; None = that of the innermost `with`."""
         from .session import default_session
         session = session or default_session()
         if session is None:
@@ -55,6 +56,7 @@ class Graph:
 
     @contextlib.contextmanager
     def as_default(self):
+        """Ops inside the `with` become part of this graph."""
         context.thread.graphs.append(self)
         try:
             yield self
@@ -121,6 +123,7 @@ def default_graph():
 
 
 def reset_default_graph():
+    """The default graph is a new one from now on. Sessions of the old one keep it."""
     global _default
     with _default_lock:
         _default = None

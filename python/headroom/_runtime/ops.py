@@ -7,7 +7,7 @@ import threading
 
 from .._library import exception, library, runtime
 from . import arrays, context, dtypes
-from .tensor import Tensor, c_dims, shape_of
+from .tensor import Tensor, c_dims, number, shape_of, whole
 
 # ---- calling the library ----
 
@@ -98,36 +98,50 @@ convert_to_tensor = constant
 
 
 def fill(dims, value, dtype=None, name=None):
+    """A tensor in which every element is [value]."""
     dims = shape_of(dims, "dims")
+    if not isinstance(value, bool):
+        number(value, "value", 1.5)
     dtype = dtypes.as_dtype(dtype if dtype is not None else type(value))
     return apply(lambda: runtime.hr_full(dtype.number, c_dims(dims), len(dims), float(value)), name=name)
 
 
 def zeros(shape, dtype=dtypes.float32, name=None):
+    """A tensor of zeros."""
     return fill(shape, 0, dtype, name)
 
 
 def ones(shape, dtype=dtypes.float32, name=None):
+    """A tensor of ones."""
     return fill(shape, 1, dtype, name)
 
 
 def zeros_like(input, dtype=None, name=None):
+    """A tensor of zeros with the shape, and by default the dtype, of another one."""
     found = tensor_of(input)
     return fill(found.shape, 0, dtype or found.dtype, name)
 
 
 def ones_like(input, dtype=None, name=None):
+    """A tensor of ones with the shape, and by default the dtype, of another one."""
     found = tensor_of(input)
     return fill(found.shape, 1, dtype or found.dtype, name)
 
 
 def eye(num_rows, dtype=dtypes.float32, name=None):
+    """The identity matrix."""
+    if whole(num_rows, "num_rows", 3) < 1:
+        raise ValueError(f"num_rows is {num_rows}; give 1 or more, such as 3")
     return one_hot(list(builtins.range(num_rows)), num_rows, dtype=dtype, name=name)
 
 
 def range(start, limit=None, delta=1, dtype=None, name=None):
     if limit is None:
         start, limit = 0, start
+    for argument, value in (("start", start), ("limit", limit), ("delta", delta)):
+        number(value, argument, 10)
+    if not delta:
+        raise ValueError("delta is 0; give the distance of two numbers, such as 1")
     if all(isinstance(each, int) for each in (start, limit, delta)):
         return constant(list(builtins.range(start, limit, delta)), dtype or dtypes.int32, name=name)
     count = max(0, -int(-(limit - start) // delta))
@@ -148,6 +162,8 @@ def set_seed(seed):
 
 def next_seed(seed):
     """A 64-bit seed: of [seed] if it is given, else of set_seed and the number of random ops since."""
+    if seed is not None:
+        seed = whole(seed, "seed", 1)
     with _seed_lock:
         if seed is not None:
             mixed = (seed, 0 if _seeds["global"] is None else _seeds["global"])
@@ -159,45 +175,56 @@ def next_seed(seed):
 
 
 def random_normal(shape, mean=0.0, stddev=1.0, dtype=dtypes.float32, seed=None, name=None):
-    dims, dtype, number = shape_of(shape), dtypes.as_dtype(dtype), next_seed(seed)
+    """Normally distributed numbers."""
+    dims, dtype, chosen = shape_of(shape), dtypes.as_dtype(dtype), next_seed(seed)
+    mean, stddev = number(mean, "mean", 0.0), number(stddev, "stddev", 1.0)
 
     def call():
-        value = runtime.hr_random_normal(dtype.number, c_dims(dims), len(dims), number)
+        value = runtime.hr_random_normal(dtype.number, c_dims(dims), len(dims), chosen)
         return value if mean == 0 and stddev == 1 else runtime.hr_scale(value, stddev, mean)
     return apply(call, name=name)
 
 
 def random_uniform(shape, minval=0, maxval=None, dtype=dtypes.float32, seed=None, name=None):
-    dims, dtype, number = shape_of(shape), dtypes.as_dtype(dtype), next_seed(seed)
+    """Numbers from minval up to, and not including, maxval, all as likely."""
+    dims, dtype, chosen = shape_of(shape), dtypes.as_dtype(dtype), next_seed(seed)
     if maxval is None:
         if not dtype.is_floating:
             raise ValueError(f"maxval is missing, and {dtype.name} has no range by itself; give maxval=10")
         maxval = 1
-    return apply(lambda: runtime.hr_random_uniform(dtype.number, c_dims(dims), len(dims), minval, maxval, number), name=name)
+    minval, maxval = number(minval, "minval", 0), number(maxval, "maxval", 10)
+    return apply(lambda: runtime.hr_random_uniform(dtype.number, c_dims(dims), len(dims), minval, maxval, chosen), name=name)
 
 
 # ---- elementwise ----
 
-def _unary(function):
+def _unary(what, function, text):
     def op(x, name=None):
         return apply(function, tensor_of(x, argument="x"), name=name)
+    op.__name__ = op.__qualname__ = what
+    op.__doc__ = text
     return op
 
 
-def _binary(what):
+def _binary(what, text=None):
     function = getattr(runtime, f"hr_{what}")
 
     def op(x, y, name=None):
         return apply(function, *pair(x, y, what), name=name)
     op.__name__ = op.__qualname__ = what
+    op.__doc__ = text
     return op
 
 
-sub, div, maximum = map(_binary, ("sub", "div", "maximum"))
+sub, div, maximum = _binary("sub"), _binary("div"), _binary("maximum", "The larger of x and y, element by element.")
 _add, _mul = _binary("add"), _binary("mul")
-exp, log, sqrt, tanh, relu = (_unary(getattr(runtime, f"hr_{name}")) for name in ("exp", "log", "sqrt", "tanh", "relu"))
-negative = _unary(runtime.hr_neg)
-sigmoid = _unary(lambda x: runtime.hr_scale(runtime.hr_tanh(runtime.hr_scale(x, 0.5, 0)), 0.5, 0.5))
+exp = _unary("exp", runtime.hr_exp, "e to the power of each element.")
+log = _unary("log", runtime.hr_log, "The natural logarithm of each element.")
+sqrt = _unary("sqrt", runtime.hr_sqrt, "The square root of each element.")
+tanh = _unary("tanh", runtime.hr_tanh, "The hyperbolic tangent of each element.")
+relu = _unary("relu", runtime.hr_relu, "max(x, 0) of each element.")
+negative = _unary("negative", runtime.hr_neg, "-x of each element.")
+sigmoid = _unary("sigmoid", lambda x: runtime.hr_scale(runtime.hr_tanh(runtime.hr_scale(x, 0.5, 0)), 0.5, 0.5), "1 / (1 + exp(-x)) of each element.")
 
 
 def gelu(features, approximate=False, name=None):
@@ -207,6 +234,7 @@ def gelu(features, approximate=False, name=None):
 
 def scale(x, factor, plus=0.0, name=None):
     """x * factor + plus, with numbers that need no memory on the device."""
+    factor, plus = number(factor, "factor", 2.0), number(plus, "plus", 1.0)
     return apply(lambda value: runtime.hr_scale(value, factor, plus), tensor_of(x), name=name)
 
 
@@ -216,6 +244,7 @@ def _scales(tensor, number):
 
 
 def add(x, y, name=None):
+    """x + y, element by element, with broadcasting."""
     if _is_tensor(x) and _scales(tensor_of(x), y):
         return scale(x, 1, y, name)
     if _is_tensor(y) and _scales(tensor_of(y), x):
@@ -224,6 +253,7 @@ def add(x, y, name=None):
 
 
 def multiply(x, y, name=None):
+    """x * y, element by element, with broadcasting."""
     if _is_tensor(x) and _scales(tensor_of(x), y):
         return scale(x, y, 0, name)
     if _is_tensor(y) and _scales(tensor_of(y), x):
@@ -232,24 +262,29 @@ def multiply(x, y, name=None):
 
 
 def subtract(x, y, name=None):
+    """x - y, element by element, with broadcasting."""
     if _is_tensor(x) and _scales(tensor_of(x), y):
         return scale(x, 1, -y, name)
     return sub(x, y, name)
 
 
 def divide(x, y, name=None):
+    """x / y, element by element, with broadcasting."""
     return div(x, y, name)
 
 
 def minimum(x, y, name=None):
+    """The smaller of x and y, element by element."""
     return apply(lambda a, b: runtime.hr_neg(runtime.hr_maximum(runtime.hr_neg(a), runtime.hr_neg(b))), *pair(x, y, "minimum"), name=name)
 
 
 def square(x, name=None):
+    """x * x."""
     return apply(lambda value: runtime.hr_mul(value, value), tensor_of(x), name=name)
 
 
 def abs(x, name=None):
+    """The absolute value of each element."""
     return apply(lambda value: runtime.hr_maximum(value, runtime.hr_neg(value)), tensor_of(x), name=name)
 
 
@@ -270,20 +305,23 @@ def pow(x, y, name=None):
 
 
 def cast(x, dtype, name=None):
-    number = dtypes.as_dtype(dtype).number
-    return apply(lambda value: runtime.hr_cast(value, number), tensor_of(x, argument="x"), name=name)
+    """The elements as another dtype."""
+    code = dtypes.as_dtype(dtype).number
+    return apply(lambda value: runtime.hr_cast(value, code), tensor_of(x, argument="x"), name=name)
 
 
 # ---- shape ----
 
 def reshape(tensor, shape, name=None):
+    """The same elements in another shape; one dimension may be -1."""
     dims = shape_of(shape)
     return apply(lambda value: runtime.hr_reshape(value, c_dims(dims), len(dims)), tensor_of(tensor), name=name)
 
 
 def transpose(a, perm=None, name=None):
+    """The dimensions in another order: that of perm, or reversed."""
     a = tensor_of(a)
-    order = list(reversed(builtins.range(a.ndim))) if perm is None else list(perm)
+    order = list(reversed(builtins.range(a.ndim))) if perm is None else [whole(each, "an element of perm", "[1, 0]") for each in perm]
     return apply(lambda value: runtime.hr_transpose(value, (ctypes.c_int * len(order))(*order) if order else None, len(order)), a, name=name)
 
 
@@ -295,6 +333,7 @@ def concat(values, axis=0, name=None):
     if not isinstance(values, (list, tuple)) or not values:
         raise TypeError(f"values is {values!r}; give a list of tensors, such as [a, b]")
     found = [tensor_of(each, argument="an element of values") for each in values]
+    axis = whole(axis, "axis", 0)
     while len(found) > 1:
         found = [_concat(found[at:at + MAX_CONCAT], axis, name) for at in builtins.range(0, len(found), MAX_CONCAT)]
     return found[0]
@@ -307,7 +346,9 @@ def _concat(values, axis, name):
 
 
 def expand_dims(input, axis, name=None):
+    """A dimension of 1 is added at [axis]."""
     found = tensor_of(input)
+    axis = whole(axis, "axis", 0)
     at = axis if axis >= 0 else axis + found.ndim + 1
     if not 0 <= at <= found.ndim:
         raise ValueError(f"axis is {axis}, but the tensor has {found.ndim} dimensions; give one from {-found.ndim - 1} to {found.ndim}")
@@ -315,6 +356,7 @@ def expand_dims(input, axis, name=None):
 
 
 def squeeze(input, axis=None, name=None):
+    """Dimensions of 1 are removed: those of [axis], or all."""
     found = tensor_of(input)
     drop = [at for at, size in enumerate(found.shape) if size == 1] if axis is None else _axes(axis, found.ndim)
     wrong = [at for at in drop if found.shape[at] != 1]
@@ -324,12 +366,14 @@ def squeeze(input, axis=None, name=None):
 
 
 def stack(values, axis=0, name=None):
+    """Tensors of one shape along a new axis."""
     return concat([expand_dims(each, axis) for each in values], axis, name)
 
 
 def slice(input_, begin, size, name=None):
     """The part of [input_] that begins at [begin], with [size] elements along each axis; -1 = all that are left."""
     found = tensor_of(input_)
+    begin, size = ([whole(each, f"an element of {argument}", "[0, 2]") for each in given] for argument, given in (("begin", begin), ("size", size)))
     for axis, (first, count) in enumerate(zip(begin, size)):
         found = _cut(found, axis, first, found.shape[axis] - first if count == -1 else count)
     return found
@@ -383,6 +427,7 @@ def _index(key, size, axis):
 
 
 def broadcast_to(input, shape, name=None):
+    """The elements repeated to a larger shape."""
     dims = shape_of(shape)
     return apply(lambda value: runtime.hr_broadcast_to(value, c_dims(dims), len(dims)), tensor_of(input), name=name)
 
@@ -398,10 +443,11 @@ embedding_lookup = gather
 
 
 def one_hot(indices, depth, on_value=None, off_value=None, axis=None, dtype=None, name=None):
+    """Rows of [depth] numbers with a 1 at each index."""
     if on_value not in (None, 1) or off_value not in (None, 0) or axis not in (None, -1):
         raise ValueError("on_value, off_value and axis have only their defaults: 1, 0 and -1; scale or transpose the result")
-    number = dtypes.as_dtype(dtype or dtypes.float32).number
-    return apply(lambda value: runtime.hr_one_hot(value, depth, number), tensor_of(indices, argument="indices"), name=name)
+    code, depth = dtypes.as_dtype(dtype or dtypes.float32).number, whole(depth, "depth", 10)
+    return apply(lambda value: runtime.hr_one_hot(value, depth, code), tensor_of(indices, argument="indices"), name=name)
 
 
 # ---- reductions ----
@@ -417,7 +463,7 @@ def _axes(axis, rank):
     return sorted({each % rank for each in axes}, reverse=True)
 
 
-def _reduction(name):
+def _reduction(name, text):
     function = getattr(runtime, f"hr_{name}")
 
     def op(input_tensor, axis=None, keepdims=False, name=None):
@@ -430,17 +476,21 @@ def _reduction(name):
             return value
         return apply(call, found, name=name) if axes else found
     op.__name__ = op.__qualname__ = name
+    op.__doc__ = f"{text} along [axis], a number or several, or of all elements."
     return op
 
 
-reduce_sum, reduce_mean, reduce_max = map(_reduction, ("reduce_sum", "reduce_mean", "reduce_max"))
+reduce_sum, reduce_mean = _reduction("reduce_sum", "The sum"), _reduction("reduce_mean", "The mean")
+reduce_max = _reduction("reduce_max", "The largest element")
 
 
 def reduce_min(input_tensor, axis=None, keepdims=False, name=None):
+    """The least element along [axis], a number or several, or of all elements."""
     return negative(reduce_max(negative(input_tensor), axis, keepdims, name))
 
 
 def add_n(inputs, name=None):
+    """The sum of tensors."""
     found = [tensor_of(each) for each in inputs]
 
     def call(first, *others):
@@ -453,6 +503,7 @@ def add_n(inputs, name=None):
 # ---- linear algebra and layers ----
 
 def matmul(a, b, transpose_a=False, transpose_b=False, name=None):
+    """The matrix product of the last two dimensions."""
     a, b = pair(a, b, "matmul")
     if transpose_a or transpose_b:
         return apply(lambda x, y: runtime.hr_matmul_transposed(x, bool(transpose_a), y, bool(transpose_b)), a, b, name=name)
@@ -460,6 +511,7 @@ def matmul(a, b, transpose_a=False, transpose_b=False, name=None):
 
 
 def softmax(logits, axis=-1, name=None):
+    """exp(logits) divided by their sum, along the last dimension."""
     found = tensor_of(logits, argument="logits")
     if axis not in (-1, found.ndim - 1):
         raise ValueError(f"axis is {axis}; softmax runs along the last one, -1: transpose the tensor first")
@@ -474,6 +526,7 @@ def log_softmax(logits, axis=-1, name=None):
 
 
 def bias_add(value, bias, name=None):
+    """value + bias, with broadcasting."""
     return apply(runtime.hr_add, *pair(value, bias, "bias_add"), name=name)
 
 
@@ -535,10 +588,12 @@ def _flat(values):
 
 
 def no_op(name=None):
+    """An operation that does nothing."""
     return group(name=name)
 
 
 def identity(input, name=None):
+    """The same contents as a tensor of its own."""
     found = tensor_of(input)
     return reshape(found, found.shape, name)
 

@@ -5,7 +5,7 @@ from .. import _library, sizes
 from .._library import exception, library, runtime
 from ..errors import Error, InvalidArgument, InvalidHandle
 from . import arrays, context
-from .graph import Operation, get_default_graph
+from .graph import Graph, Operation, get_default_graph
 from .tensor import Tensor, fetch
 
 
@@ -82,6 +82,7 @@ class RunMetadata:
 
     @property
     def step_stats(self):
+        """The same as ops."""
         return self.ops
 
 
@@ -122,6 +123,7 @@ _default_sessions = []    # of `with session`; of the whole process, as the libr
 
 
 def default_session():
+    """The session of the innermost `with`; None if there is none."""
     return _default_sessions[-1] if _default_sessions else None
 
 
@@ -132,6 +134,11 @@ class Session:
     """
 
     def __init__(self, target="", graph=None, config=None, *, memory_limit=None):
+        self._handle = 0
+        if not isinstance(target, str):
+            raise TypeError(f"target is {target!r}; sessions run in this process: leave it out, or give graph={target!r} if that is the graph")
+        if graph is not None and not isinstance(graph, Graph):
+            raise TypeError(f"graph is {graph!r}; give a headroom.Graph, such as tensor.graph, or leave it out for the default graph")
         self.graph = graph if graph is not None else get_default_graph()
         self._values = {}
         allocator, device = 0, context.thread.devices[-1] if context.thread.devices else ""
@@ -276,10 +283,7 @@ class Session:
 
 def _limited_allocator(device, memory_limit):
     from .. import _stats
-    try:
-        limit = sizes.parse_size(memory_limit)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"memory_limit is {memory_limit!r}; give a number of bytes, or a size such as '16MiB'") from None
+    limit = sizes.argument_size(memory_limit, "memory_limit", "16MiB")
     options = _library.struct("hr_allocator_options", limit_bytes=limit)
     handle = _library.HANDLE()
     found = _stats.find_device(device or None)

@@ -60,6 +60,7 @@ class GradientTape:
         """Every tensor is watched."""
 
     def stop_recording(self):
+        """Not there: what is not to be recorded is put outside of the `with`."""
         raise Unsupported("stop_recording is not there; put what is not to be recorded outside of the with")
 
     def gradient(self, target, sources, output_gradients=None, unconnected_gradients=None):
@@ -147,6 +148,8 @@ class recompute:
 def recompute_grad(function):
     """A function whose results are recomputed for gradients."""
     import functools
+    if not callable(function):
+        raise TypeError(f"function is {function!r}; give a function, such as a layer")
 
     @functools.wraps(function)
     def wrapped(*args, **kwargs):

@@ -15,13 +15,16 @@ class TensorShape(tuple):
     """The dimensions of a tensor: a tuple of ints."""
 
     def as_list(self):
+        """The dimensions as a list."""
         return list(self)
 
     @property
     def rank(self):
+        """The number of dimensions."""
         return len(self)
 
     def num_elements(self):
+        """The product of the dimensions."""
         count = 1
         for size in self:
             count *= size
@@ -41,6 +44,20 @@ def shape_of(dims, argument="shape"):
     if any(each < -1 for each in values):
         raise ValueError(f"{argument} is {list(values)}; a dimension cannot be negative: give one such as [2, 3]")
     return TensorShape(values)
+
+
+def whole(value, argument, example):
+    """An int of a whole number of any kind."""
+    if isinstance(value, (bool, str)) or not hasattr(value, "__index__"):
+        raise TypeError(f"{argument} is {value!r}; give a whole number, such as {example}")
+    return value.__index__()
+
+
+def number(value, argument, example):
+    """A float of a number of any kind."""
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{argument} is {value!r}; give a number, such as {example}")
+    return float(value)
 
 
 def c_dims(dims):
@@ -68,6 +85,7 @@ class Tensor:
 
     @property
     def dtype(self):
+        """The type of the elements, such as headroom.float32."""
         if self._dtype is None:
             self._dtype = dtypes.BY_NUMBER.get(runtime.hr_value_dtype(self._id))
             if self._dtype is None:
@@ -76,6 +94,7 @@ class Tensor:
 
     @property
     def shape(self):
+        """The dimensions, a TensorShape."""
         if self._shape is None:
             rank = runtime.hr_value_rank(self._id)
             if rank < 0:
@@ -85,23 +104,28 @@ class Tensor:
 
     @property
     def ndim(self):
+        """The number of dimensions."""
         return len(self.shape)
 
     @property
     def name(self):
+        """The name of a tensor of a graph."""
         if self.graph is None:
             raise AttributeError("a tensor outside of graphs has no name; with headroom.name_scope('encoder') names the memory of the ops inside")
         return self._name or f"value_{self._id & 0xffffffff}:0"
 
     @property
     def op(self):
+        """The operation of a graph that computes the tensor."""
         from .graph import Operation
         return Operation(self._id, self.graph, self._name)
 
     def get_shape(self):
+        """The same as shape."""
         return self.shape
 
     def set_shape(self, shape):
+        """Checks that the tensor has this shape. All shapes are known."""
         if tuple(shape_of(shape)) != tuple(self.shape):
             raise ValueError(f"shape is {list(shape)}, but the tensor has the shape {list(self.shape)}; give that one")
 

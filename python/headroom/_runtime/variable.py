@@ -130,9 +130,11 @@ class Variable:
     value = read_value
 
     def numpy(self):
+        """The contents as a NumPy array."""
         return self.read_value().numpy()
 
     def tolist(self):
+        """The contents as nested lists."""
         return self.read_value().tolist()
 
     def __array__(self, dtype=None, copy=None):
@@ -160,33 +162,41 @@ class Variable:
         return graph.changed(done) if hasattr(graph, "changed") else Tensor(done, graph)
 
     def assign(self, value, **_):
+        """Replaces the contents. In a graph: the operation that does."""
         return self._change(runtime.hr_assign, value)
 
     def assign_add(self, delta, **_):
+        """Adds to the contents, in place."""
         return self._change(runtime.hr_assign_add, delta)
 
     def assign_sub(self, delta, **_):
+        """Subtracts from the contents, in place."""
         return self._change(runtime.hr_assign_sub, delta)
 
     # ---- properties ----
 
     @property
     def name(self):
+        """The full name, with scopes: "encoder/weights:0"."""
         return f"{self._name}:0"
 
     @property
     def op(self):
+        """An Operation with the variable's name."""
         return Operation(0, self.graph, self._name)
 
     @property
     def initializer(self):
+        """The operation that gives all variables of the graph their initial contents."""
         return global_variables_initializer()
 
     def get_shape(self):
+        """The same as shape."""
         return self.shape
 
     @property
     def ndim(self):
+        """The number of dimensions."""
         return len(self.shape)
 
     def __repr__(self):
@@ -252,10 +262,12 @@ class variable_scope:
         library.hr_name_scope_pop()
 
     def reuse_variables(self):
+        """get_variable inside the scope returns variables that exist, from now on."""
         self.reuse = True
 
 
 def get_variable_scope():
+    """The innermost variable_scope."""
     return context.thread.scopes[-1] if context.thread.scopes else variable_scope("(none)")
 
 
@@ -314,4 +326,5 @@ def global_variables():
 
 
 def trainable_variables():
+    """Those of global_variables() that are trainable."""
     return [each for each in global_variables() if each.trainable]

@@ -17,5 +17,6 @@ def run_functions_eagerly(run_eagerly):
 
 
 def functions_run_eagerly():
+    """Whether run_functions_eagerly is on."""
     from .._runtime import function
     return function.functions_run_eagerly()

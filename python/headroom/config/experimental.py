@@ -42,6 +42,7 @@ def set_lms_enabled(enabled):
 
 
 def get_lms_enabled():
+    """Whether set_lms_enabled is on."""
     return library.hr_get_lms_enabled()
 
 
@@ -51,6 +52,7 @@ def set_lms_defrag_enabled(enabled):
 
 
 def get_lms_defrag_enabled():
+    """Whether set_lms_defrag_enabled is on."""
     return library.hr_get_lms_defrag_enabled()
 
 
@@ -62,5 +64,6 @@ def set_memory_growth(device, enable):
 
 
 def get_memory_growth(device):
+    """True: memory always grows as it is needed."""
     physical_name(device)
     return True

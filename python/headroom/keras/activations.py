@@ -5,6 +5,7 @@ __all__ = ["gelu", "get", "linear", "relu", "sigmoid", "softmax", "tanh"]
 
 
 def linear(x):
+    """x itself."""
     return x
 
 

@@ -16,6 +16,8 @@ def fans(shape):
 
 
 class Constant:
+    """One number everywhere."""
+
     def __init__(self, value=0.0):
         self.value = value
 
@@ -24,16 +26,22 @@ class Constant:
 
 
 class Zeros(Constant):
+    """Zeros."""
+
     def __init__(self):
         super().__init__(0.0)
 
 
 class Ones(Constant):
+    """Ones."""
+
     def __init__(self):
         super().__init__(1.0)
 
 
 class RandomNormal:
+    """Normally distributed numbers."""
+
     def __init__(self, mean=0.0, stddev=0.05, seed=None):
         self.mean, self.stddev = mean, stddev
 
@@ -42,6 +50,8 @@ class RandomNormal:
 
 
 class RandomUniform:
+    """Numbers between minval and maxval, all as likely."""
+
     def __init__(self, minval=-0.05, maxval=0.05, seed=None):
         self.minval, self.maxval = minval, maxval
 
@@ -50,6 +60,8 @@ class RandomUniform:
 
 
 class GlorotUniform:
+    """Uniform numbers within sqrt(6 / (inputs + outputs)): the default of kernels."""
+
     def __init__(self, seed=None):
         pass
 
@@ -59,17 +71,23 @@ class GlorotUniform:
 
 
 class GlorotNormal(GlorotUniform):
+    """Normally distributed numbers with the deviation sqrt(2 / (inputs + outputs))."""
+
     def __call__(self, shape, dtype=None):
         return Initial(NORMAL, 0, math.sqrt(2 / sum(fans(shape))))
 
 
 class HeUniform(GlorotUniform):
+    """Uniform numbers within sqrt(6 / inputs)."""
+
     def __call__(self, shape, dtype=None):
         limit = math.sqrt(6 / fans(shape)[0])
         return Initial(UNIFORM, -limit, limit)
 
 
 class HeNormal(GlorotUniform):
+    """Normally distributed numbers with the deviation sqrt(2 / inputs)."""
+
     def __call__(self, shape, dtype=None):
         return Initial(NORMAL, 0, math.sqrt(2 / fans(shape)[0]))
 

@@ -1,7 +1,7 @@
 """Layers. A layer makes its variables when it first knows the shape of its input; the memory of its ops is named after it."""
 from .._library import runtime
 from .._runtime import context, dtypes, ops
-from .._runtime.tensor import Tensor
+from .._runtime.tensor import Tensor, shape_of
 from .._runtime.variable import Initial, Variable
 from . import activations, initializers
 
@@ -25,11 +25,12 @@ class Layer:
         self.name = name or context.name_for(type(self).__name__.lower(), self)
         self.trainable = trainable
         self.dtype = dtypes.as_dtype(dtype or dtypes.float32)
-        self.input_shape = tuple(input_shape) if input_shape is not None else None    # without the batch
+        self.input_shape = tuple(shape_of(input_shape, "input_shape")) if input_shape is not None else None    # without the batch
         self.built = False
         self._weights = []
 
     def add_weight(self, name="weight", shape=(), dtype=None, initializer="glorot_uniform", trainable=True):
+        """A variable of the layer, for build()."""
         initial = initializers.get(initializer)(shape, dtype or self.dtype)
         given = {"shape": shape, "_initial": initial} if isinstance(initial, Initial) else {"initial_value": initial}
         weight = Variable(trainable=trainable, name=f"{self.name}/{name}", dtype=dtype or self.dtype, **given)
@@ -40,6 +41,7 @@ class Layer:
         """Makes the variables. [input_shape] includes the batch, which may be None."""
 
     def call(self, inputs):
+        """Computes the output; a subclass has its own."""
         raise NotImplementedError(f"{type(self).__name__} needs a method call(self, inputs)")
 
     def __call__(self, inputs, *args, **kwargs):
@@ -63,6 +65,7 @@ class Layer:
 
     @property
     def weights(self):
+        """All variables, also those of layers inside."""
         found = list(self._weights)
         found += [value for value in vars(self).values() if isinstance(value, Variable) and not any(value is each for each in found)]
         for layer in self._layers():
@@ -73,21 +76,26 @@ class Layer:
 
     @property
     def trainable_variables(self):
+        """The variables that optimizers update."""
         return [each for each in self.weights if each.trainable] if self.trainable else []
 
     trainable_weights = trainable_variables
 
     @property
     def losses(self):
+        """Empty: there are no regularizers."""
         return []
 
     def count_params(self):
+        """The number of elements of all variables."""
         return sum(each.shape.num_elements() for each in self.weights)
 
     def get_weights(self):
+        """The contents of all variables, as NumPy arrays."""
         return [each.numpy() for each in self.weights]
 
     def set_weights(self, weights):
+        """Assigns arrays to all variables, in the order of get_weights()."""
         mine = self.weights
         if len(weights) != len(mine):
             raise ValueError(f"weights has {len(weights)} arrays, and {self.name!r} {len(mine)} variables; give one for each, as from get_weights()")
@@ -149,6 +157,8 @@ _FUSED = {activations.linear: _same, ops.relu: runtime.hr_relu, ops.gelu: runtim
 
 
 class Activation(Layer):
+    """An activation as a layer."""
+
     def __init__(self, activation, **options):
         super().__init__(**options)
         self.activation = activations.get(activation)
@@ -158,16 +168,22 @@ class Activation(Layer):
 
 
 class ReLU(Activation):
+    """max(x, 0)."""
+
     def __init__(self, **options):
         super().__init__("relu", **options)
 
 
 class GELU(Activation):
+    """x times the normal distribution's probability of less than x."""
+
     def __init__(self, **options):
         super().__init__("gelu", **options)
 
 
 class Softmax(Activation):
+    """Probabilities, along the last dimension."""
+
     def __init__(self, **options):
         super().__init__("softmax", **options)
 
@@ -186,6 +202,8 @@ class Flatten(Layer):
 
 
 class Reshape(Layer):
+    """The elements of each row of the batch in another shape."""
+
     def __init__(self, target_shape, **options):
         super().__init__(**options)
         self.target_shape = tuple(target_shape)
@@ -246,7 +264,7 @@ class _Image(Layer):
         inputs = ops.tensor_of(inputs)
         if inputs.ndim != 4:
             raise ValueError(f"the input of {self.name!r} has the shape {list(inputs.shape)}; give images, such as [32, 28, 28, 1]")
-        found = self.compute(ops.transpose(inputs, [0, 3, 1, 2]) if self.last else inputs)
+        found = self._compute(ops.transpose(inputs, [0, 3, 1, 2]) if self.last else inputs)
         return ops.transpose(found, [0, 2, 3, 1]) if self.last else found
 
 
@@ -258,6 +276,8 @@ def _square(size, argument):
 
 
 class Conv2D(_Image):
+    """activation(convolution + bias), with square filters."""
+
     def __init__(self, filters, kernel_size, strides=1, padding="valid", activation=None, use_bias=True, kernel_initializer="glorot_uniform",
                  bias_initializer="zeros", **options):
         super().__init__(**options)
@@ -273,7 +293,8 @@ class Conv2D(_Image):
         self.kernel = self.add_weight("kernel", (self.filters, channels, self.kernel_size, self.kernel_size), initializer=self.kernel_initializer)
         self.bias = self.add_weight("bias", (self.filters, 1, 1), initializer=self.bias_initializer) if self.use_bias else None
 
-    def compute(self, inputs):
+    def _compute(self, inputs):
+        """The convolution of images with channels first."""
         found = ops.conv2d_nchw(inputs, self.kernel, self.strides, self.padding)
         return self.activation(ops.add(found, self.bias) if self.use_bias else found)
 
@@ -291,8 +312,8 @@ class _Pool(_Image):
         self.pool_size = _square(pool_size, "pool_size")
         self.strides = _square(strides, "strides") if strides is not None else self.pool_size
 
-    def compute(self, inputs):
-        return self.pool(inputs, self.pool_size, self.strides)
+    def _compute(self, inputs):
+        return self._pool(inputs, self.pool_size, self.strides)
 
     def compute_output_shape(self, input_shape):
         sizes = list(input_shape)
@@ -302,11 +323,15 @@ class _Pool(_Image):
 
 
 class MaxPooling2D(_Pool):
-    pool = staticmethod(ops.max_pool_nchw)
+    """The largest element of each window of an image."""
+
+    _pool = staticmethod(ops.max_pool_nchw)
 
 
 class AveragePooling2D(_Pool):
-    pool = staticmethod(ops.avg_pool_nchw)
+    """The mean of each window of an image."""
+
+    _pool = staticmethod(ops.avg_pool_nchw)
 
 
 MaxPool2D, AvgPool2D = MaxPooling2D, AveragePooling2D

@@ -16,6 +16,7 @@ class Loss:
         self.name = name
 
     def call(self, y_true, y_pred):
+        """One loss for each row; a subclass has its own."""
         raise NotImplementedError(f"{type(self).__name__} needs a method call(self, y_true, y_pred)")
 
     def __call__(self, y_true, y_pred):
@@ -71,13 +72,17 @@ class SparseCategoricalCrossentropy(Loss):
 class _Elementwise(Loss):
     def call(self, y_true, y_pred):
         y_true, y_pred = ops.pair(y_true, y_pred, "the loss")
-        each = self.difference(ops.sub(y_pred, y_true))
+        each = self._difference(ops.sub(y_pred, y_true))
         return ops.reduce_mean(each, -1) if each.ndim else each
 
 
 class MeanSquaredError(_Elementwise):
-    difference = staticmethod(ops.square)
+    """The mean of the squared differences."""
+
+    _difference = staticmethod(ops.square)
 
 
 class MeanAbsoluteError(_Elementwise):
-    difference = staticmethod(ops.abs)
+    """The mean of the absolute differences."""
+
+    _difference = staticmethod(ops.abs)

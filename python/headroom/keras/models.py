@@ -9,6 +9,7 @@ class Model(Layer):
 
     @property
     def layers(self):
+        """The layers that the model consists of."""
         return list(self._layers())
 
     def summary(self, print_fn=print):
@@ -29,6 +30,7 @@ class Sequential(Model):
             self.add(layer)
 
     def add(self, layer):
+        """Appends a layer."""
         if not isinstance(layer, Layer):
             raise TypeError(f"layers contains {layer!r}, a {type(layer).__name__}; give layers, such as headroom.keras.layers.Dense(10)")
         if not self._stack and layer.input_shape is not None:
@@ -40,6 +42,7 @@ class Sequential(Model):
 
     @property
     def layers(self):
+        """The layers in order."""
         return [each for each in self._stack if not isinstance(each, Input)]
 
     def call(self, inputs):
@@ -49,4 +52,5 @@ class Sequential(Model):
 
     @property
     def output_shape(self):
+        """The shape of the last layer's output, with None for the batch; None if it is not known yet."""
         return self._shape

@@ -38,6 +38,7 @@ class Optimizer:
 
     @property
     def learning_rate(self):
+        """The size of steps."""
         return self._settings["learning_rate"]
 
     @learning_rate.setter
@@ -95,12 +96,16 @@ class Optimizer:
 
 
 class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum if it is not 0."""
+
     def __init__(self, learning_rate=0.01, momentum=0.0, name="sgd"):
         momentum = _number(momentum, "momentum", 0.9)
         super().__init__(MOMENTUM_KIND if momentum else SGD_KIND, name, learning_rate=_number(learning_rate, "learning_rate", 0.01), momentum=momentum)
 
 
 class Adam(Optimizer):
+    """Adam: steps by running means of gradients and of their squares."""
+
     def __init__(self, learning_rate=0.001, beta_1=0.9, beta_2=0.999, epsilon=1e-7, name="adam"):
         super().__init__(ADAM_KIND, name, learning_rate=_number(learning_rate, "learning_rate", 0.001), beta1=_number(beta_1, "beta_1", 0.9),
                          beta2=_number(beta_2, "beta_2", 0.999), epsilon=_number(epsilon, "epsilon", 1e-7))

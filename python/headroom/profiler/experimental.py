@@ -31,10 +31,7 @@ class ProfilerOptions:
                 raise TypeError(f"{name} is {value!r}; give True or False")
             settings.append(f"{name}={int(value)}")
         if max_bytes is not None:
-            try:
-                settings.append(f"max_bytes={sizes.parse_size(max_bytes)}")
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"max_bytes is {max_bytes!r}; give a size such as '512MiB'") from None
+            settings.append(f"max_bytes={sizes.argument_size(max_bytes, 'max_bytes', '512MiB')}")
         if isinstance(stack_depth, bool) or not isinstance(stack_depth, int):
             raise TypeError(f"stack_depth is {stack_depth!r}; give a number of frames, such as 16")
         if stack_depth:

@@ -39,6 +39,7 @@ _by_run = False
 
 
 def installed():
+    """Whether install() was called."""
     return _plugin is not None
 
 
@@ -85,9 +86,9 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
         raise RuntimeError("CUDA was used already: call headroom.torch.install() before the first CUDA tensor")
     if lms is None:
         lms = _library.library.hr_get_lms_enabled()
-    settings = _build.Settings(limit=sizes.parse_size(limit) if limit is not None else 0,
-                               movable=sizes.parse_size(movable),
-                               host_limit=sizes.parse_size(host_limit) if host_limit is not None else 0,
+    settings = _build.Settings(limit=sizes.argument_size(limit, "limit", "26GB") if limit is not None else 0,
+                               movable=sizes.argument_size(movable, "movable", "1MiB"),
+                               host_limit=sizes.argument_size(host_limit, "host_limit", "64GB") if host_limit is not None else 0,
                                spill_dir=os.fsencode(spill_dir) if spill_dir is not None else None,
                                policy=policy.encode() if policy is not None else None, lms=bool(lms), verify=bool(verify),
                                rests_on_copy=_rests_on_copy, recompute=2 if _always_recompute else int(bool(recompute)))

@@ -33,10 +33,7 @@ class Training:
         self._recording = None
         self._reported = None
         if limit is not None:
-            try:
-                sizes.parse_size(limit)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"limit is {limit!r}; give a size such as '26GB'") from None
+            sizes.argument_size(limit, "limit", "26GB")    # before PyTorch's plug-in is compiled
         if not plugin.installed() or limit is not None or lms is not None or options:
             plugin.install(limit=limit, lms=lms, device=device or ("cuda" if torch.cuda.is_available() else "cpu"), **options)
 
