@@ -15,7 +15,7 @@ sys.path[:0] = [str(ROOT / "tests" / "torch")]
 from document_code import Failure, Reader  # noqa: E402
 
 BUILD = Path(os.environ["HEADROOM_COMMAND"]).resolve().parent
-PAGES = ["docs/tour.md", "docs/faq.md", "docs/glossary.md", "docs/alternatives.md", "docs/coming-from-pytorch.md", "docs/coming-from-rmm.md",
+PAGES = ["README.md", "docs/tour.md", "docs/faq.md", "docs/glossary.md", "docs/alternatives.md", "docs/coming-from-pytorch.md", "docs/coming-from-rmm.md",
          *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "how-to").glob("*.md"))]
 LIBRARIES = "headroom_runtime headroom_analysis"
 
@@ -43,7 +43,7 @@ def install(work):
     return environment, [*flags, "-pthread", "-lm"]
 
 
-def follow(page, work, environment, libraries):
+def follow(page, work, environment, libraries, remembered):
     """Returns (page, counts, failure)."""
     folder = work / page.replace("/", "_")
     folder.mkdir()
@@ -51,7 +51,8 @@ def follow(page, work, environment, libraries):
         (folder / name).symlink_to(ROOT / name)
     (folder / "build").symlink_to(BUILD)
     torch = python()[1]
-    reader = Reader(folder, environment, libraries, lambda block: None if torch or "torch" not in block.text and "torch" not in (block.file or "") else "there is no PyTorch")
+    reader = Reader(folder, environment, libraries, lambda block: None if torch or "torch" not in block.text and "torch" not in (block.file or "") else "there is no PyTorch",
+                    remembered)
     try:
         reader.read((ROOT / page).read_text())
     except Failure as failure:
@@ -63,11 +64,11 @@ def main():
     if not (BUILD / "libheadroom.so.0").exists():
         print("skipped: this build has no shared library")
         return 0
-    pages, totals, failed = sys.argv[1:] or PAGES, {}, 0
+    pages, totals, remembered, failed = sys.argv[1:] or PAGES, {}, {}, 0
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as work, ThreadPoolExecutor(2) as threads:
         work = Path(work)
         environment, libraries = install(work)
-        for page, counts, failure in threads.map(lambda page: follow(page, work, environment, libraries), pages):
+        for page, counts, failure in threads.map(lambda page: follow(page, work, environment, libraries, remembered), pages):
             for what, number in counts.items():
                 totals[what] = totals.get(what, 0) + number
             if failure:
