@@ -58,6 +58,8 @@ class Scraped(Published):
             with urllib.request.urlopen(url, timeout=10) as answer:
                 answer = json.load(answer)
         except urllib.error.HTTPError as error:
+            if error.code == 503:
+                return []  # it is starting
             self.fail(f"{text}: {error.read().decode()}")
         except OSError:
             return []  # it is starting

@@ -98,7 +98,7 @@ class Job(CommandTest):
         self.assertIn("Rank 2 was killed, or is still running", text)
         newer = bytearray(self.traces[1].read_bytes())
         newer[8] = 2
-        self.fails(2, "report", self.traces[0], self.file("newer.hrt", bytes(newer)), says="the trace has version 2.3; this program reads up to 1")
+        self.fails(2, "report", self.traces[0], self.file("newer.hrt", bytes(newer)), says=["newer.hrt: the trace has version 2.3", "reads up to 1; use a newer headroom"])
         older = bytearray(self.traces[1].read_bytes())
         older[10] = 2
         self.fails(2, "report", self.traces[0], self.file("older.hrt", bytes(older)), says="which did not record ranks")

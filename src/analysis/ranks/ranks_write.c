@@ -190,7 +190,7 @@ static hr_status write_text(const hr__ranks *ranks, const hr__table *by_rank, co
 	print_warnings(ranks, &out);
 	hr__table_text(by_rank, &out);
 	if (slow->offered) hr__table_text(slow, &out);
-	else if (ranks->median_ns) hr__text_print(&out, "\nNo step of a rank waited for memory noticeably longer than that step of the other ranks.\n");
+	else if (ranks->median_ns) hr__text_print(&out, "No step of a rank waited for memory noticeably longer than that step of the other ranks.\n");
 	return out.failed ? hr__fail(HR_IO, "the report could not be written") : HR_OK;
 }
 

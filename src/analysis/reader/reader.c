@@ -124,7 +124,7 @@ static hr_status check_header(const hr__trace_reader *r, const hr__trace_header 
 	if (memcmp(h->magic, HR__TRACE_MAGIC, sizeof(h->magic)) != 0) return bad(0, "it does not begin with the signature of a trace");
 	if (h->major == 0) return bad(8, "there is no version 0");
 	if (h->major > HR__TRACE_MAJOR) {
-		return hr__fail(HR_TOO_NEW, "the trace has version %u.%u; this program reads up to %d", h->major, h->minor,
+		return hr__fail(HR_TOO_NEW, "the trace has version %u.%u; this program reads up to %d; use a newer headroom", h->major, h->minor,
 		                HR__TRACE_MAJOR);
 	}
 	if (h->byte_order != HR__TRACE_BYTE_ORDER) return bad(36, "the byte order is not little-endian");
