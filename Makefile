@@ -56,7 +56,7 @@ install: all ## to PREFIX (/usr/local); DESTDIR is put in front
 dist: ## the source archive of the last commit, at dist/; the same commit gives the same bytes
 	@packaging/dist.py dist
 
-package-test: build/.setup-package ## packages: wheel, Debian packages, SBOM; then clang, and arm64 under emulation
+package-test: build/.setup-package ## packages: wheel, Debian packages, SBOM; then clang, arm64 under emulation, and the site
 	@packaging/test.sh
 
 uninstall: all ## remove from PREFIX what install puts there

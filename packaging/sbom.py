@@ -99,7 +99,7 @@ class Document:
         for library in needed_by(data):
             stem = re.match(r"[a-z0-9_-]+?(?=-[0-9a-f]{8}\.|\.so|\.)", library).group(0)
             if not stem.startswith("libheadroom"):
-                self.relate(own, "DEPENDS_ON", self.library(PROJECTS[stem]))
+                self.relate(own, "DEPENDS_ON", self.library(PROJECTS.get(stem, stem)))
         for project, pattern in COMPILED_IN.items():
             found = pattern.search(data)
             if found:
