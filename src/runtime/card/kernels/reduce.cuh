@@ -55,16 +55,31 @@ BOTH int64_t end_of(const hr__k_reduce &arg, int64_t begin)
 	return begin + arg.each < arg.many ? begin + arg.each : arg.many;
 }
 
+template <class J, int M> BOTH void add_pack(const hr__k_reduce &arg, int64_t at, typename J::A &all)
+{
+	pack<T, M> x = load<M>(arg.in, at);
+	for (int k = 0; k < M; k++) all = J::join(all, (typename J::A)x.at[k]);
+}
+
+// Elements [i, end) of a row at [base], [stride] apart. Those of one dimension are most rows: that loop is unrolled, so that several loads are under way.
+template <class J, int M> BOTH void add_elements(const hr__k_reduce &arg, int64_t base, int64_t i, int64_t end, int stride, typename J::A &all)
+{
+	if (arg.gone.rank == 1) {
+		int64_t step = arg.gone.step[0];
+#pragma unroll 4
+		for (; i < end; i += stride) add_pack<J, M>(arg, base + i * step, all);
+		return;
+	}
+#pragma unroll 1
+	for (; i < end; i += stride) add_pack<J, M>(arg, base + offset_of(arg.gone, i), all);
+}
+
 template <class J, int GROUP, int M> BOTH void rows(const hr__k_reduce &arg)
 {
 	for (GROUPS(GROUP, item, arg.outer * arg.blocks)) {
 		int64_t row = quotient(item, arg.blocks), begin = (item - row * arg.blocks) * arg.each, end = end_of(arg, begin), base = offset_of(arg.kept, row);
 		typename J::A all = J::first();
-#pragma unroll 4
-		for (int64_t i = begin + MEMBER(GROUP) * M; i < end; i += GROUP * M) {
-			pack<T, M> x = load<M>(arg.in, base + offset_of(arg.gone, i));
-			for (int k = 0; k < M; k++) all = J::join(all, (typename J::A)x.at[k]);
-		}
+		add_elements<J, M>(arg, base, begin + MEMBER(GROUP) * M, end, GROUP * M, all);
 		all = group_join<GROUP>(all, J());
 		if (MEMBER(GROUP) == 0) put<J>(arg, item, all);
 	}
@@ -79,10 +94,7 @@ template <class J> BOTH void columns(const hr__k_reduce &arg)
 		int64_t row = quotient(item, chunks), column = (item - row * chunks) * WARP + lane, outer = quotient(row, arg.blocks);
 		int64_t begin = (row - outer * arg.blocks) * arg.each, end = end_of(arg, begin), base = offset_of(arg.kept, outer) + column;
 		typename J::A all = J::first();
-		if (column < arg.inner) {
-#pragma unroll 4
-			for (int64_t i = begin + warp; i < end; i += ROW_WARPS) all = J::join(all, (typename J::A)((const T *)arg.in)[base + offset_of(arg.gone, i)]);
-		}
+		if (column < arg.inner) add_elements<J, 1>(arg, base, begin + warp, end, ROW_WARPS, all);
 		sums[warp][lane] = all;
 		__syncthreads();
 		if (warp == 0 && column < arg.inner) {
