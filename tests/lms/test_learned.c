@@ -33,6 +33,7 @@ struct chain {
 	bool grouped;     /* ops pin their tensors one by one, in a group of calls */
 	bool overlapping; /* the first activation is destroyed in the next step, after its successor was made */
 	uint64_t kept;    /* bytes of a tensor that stays pinned and is not used */
+	uint64_t link;    /* bytes per second; 0 = the default */
 	enum kind (*kind)(uint32_t step);
 	uint32_t *after; /* runs other ops after the steps; gets the peak of strays.count */
 };
@@ -41,6 +42,7 @@ struct outcome {
 	uint64_t ns[STEPS_MAX]; /* of each step */
 	int64_t misses[STEPS_MAX], hits[STEPS_MAX];
 	hr_lms_stats stats;
+	uint64_t link_out, link_in; /* bytes per second, as the policy knows them in the end */
 };
 
 static struct {
@@ -147,13 +149,23 @@ static void run_loose_ops(const struct chain *chain)
 	CHECK_STATUS(HR_OK, hr_tensor_destroy(large));
 }
 
+static void set_link(uint64_t bytes_per_s)
+{
+	hr_simulated_options options;
+	hr_simulated_options_init(&options);
+	options.link_bytes_per_s = bytes_per_s;
+	CHECK_STATUS(HR_OK, hr_simulated_configure(&options));
+}
+
 static void run(const struct chain *chain, const char *policy, struct outcome *out)
 {
 	memset(&here, 0, sizeof here);
 	memset(out, 0, sizeof *out);
 	here.grouped = chain->grouped;
 	hr_fault_os_install();
-	here.device = fixture_simulated(FIXTURE_DEFAULT, FIXTURE_DEFAULT);
+	fixture_configure_simulated(FIXTURE_DEFAULT, FIXTURE_DEFAULT);
+	if (chain->link) set_link(chain->link);
+	here.device = fixture_device("SIM:0");
 	CHECK_STATUS(HR_OK, hr_stream_create(here.device, &here.stream));
 	here.allocator = fixture_allocator(here.device, chain->limit);
 	fixture_lms(here.allocator, policy, UINT64_C(64) << 30);
@@ -183,6 +195,10 @@ static void run(const struct chain *chain, const char *policy, struct outcome *o
 		CHECK_STATUS(HR_OK, hr_allocator_check(here.allocator));
 	}
 	if (chain->after) run_loose_ops(chain);
+	if (here.lms->learned) {
+		out->link_out = hr__link_out(&here.lms->learned->link);
+		out->link_in = hr__link_in(&here.lms->learned->link);
+	}
 	if (chain->kept) CHECK_STATUS(HR_OK, hr_tensor_unpin(kept, here.stream));
 	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(here.allocator));
 	CHECK_STATUS(HR_OK, hr_shutdown());
@@ -388,6 +404,19 @@ static void test_ops_outside_of_steps_leak_nothing(void)
 	CHECK_LE(most, 4 * chain.layers);
 }
 
+/* Tensors of a MiB, a link of 2 GB/s: a copy takes 0.5 ms. Without the copies' times the policy would assume a link that is 25 times as fast. */
+static void test_the_speed_of_a_slow_link_is_known_from_small_copies(void)
+{
+	static struct outcome outcome;
+	struct chain chain = { .layers = 40, .steps = 8, .weight = MIB, .act = MIB, .forward_ns = 100000, .limit = 48 * MIB, .link = UINT64_C(2000000000) };
+	run(&chain, "learned", &outcome);
+	printf("# out %.2f, in %.2f GB/s\n", (double)outcome.link_out / 1e9, (double)outcome.link_in / 1e9);
+	CHECK_GT(outcome.link_out, chain.link * 9 / 10);
+	CHECK_LE(outcome.link_out, chain.link * 11 / 10);
+	CHECK_GT(outcome.link_in, chain.link * 9 / 10);
+	CHECK_LE(outcome.link_in, chain.link * 11 / 10);
+}
+
 /* ---- no steps ---- */
 
 static void test_without_marked_steps_it_is_no_worse_than_lru(void)
@@ -399,7 +428,7 @@ static void test_without_marked_steps_it_is_no_worse_than_lru(void)
 	for (uint32_t i = 0; i < chain.steps; i++) CHECK_LE(learned.ns[i], lru.ns[i]);
 }
 
-TEST_MAIN(T(test_tensors_are_prefetched_from_the_second_step_on), T(test_a_step_that_the_link_bounds_gains_too),
+TEST_MAIN(T(test_the_speed_of_a_slow_link_is_known_from_small_copies), T(test_tensors_are_prefetched_from_the_second_step_on), T(test_a_step_that_the_link_bounds_gains_too),
           T(test_a_deep_chain_of_small_tensors_gains_too), T(test_a_tensor_that_outlives_its_step_is_prefetched), T(test_an_op_that_names_a_tensor_twice_uses_it_once),
           T(test_a_group_of_pin_calls_is_planned_as_one_op), T(test_a_tensor_that_stays_pinned_is_not_planned),
           T(test_ops_outside_of_steps_leak_nothing),

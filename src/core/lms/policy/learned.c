@@ -204,7 +204,7 @@ void hr__learned_ghost(hr__tensor *ghost, uint32_t planned)
 
 bool hr__learned_times_copy(const hr__lms *lms, uint64_t bytes)
 {
-	return lms->learned && bytes >= HR__LINK_TIMED_MIN && !hr__load_relaxed(&lms->learned->settled);
+	return lms->learned && bytes >= HR__LINK_TIMED_SMALLEST && !hr__load_relaxed(&lms->learned->settled);
 }
 
 void hr__learned_copied(hr__lms *lms, bool out, uint64_t bytes, uint64_t before, uint64_t after)

@@ -17,6 +17,12 @@ static void add(hr__link_speed *speed, uint64_t bytes, uint64_t ns)
 	speed->ns /= 2;
 }
 
+static hr__link_speed *speed_of(hr__link *link, bool out, bool small)
+{
+	if (small) return out ? &link->small_out : &link->small_in;
+	return out ? &link->out : &link->in;
+}
+
 static uint64_t bytes_per_s(const hr__link_speed *speed, uint64_t otherwise)
 {
 	return speed->ns ? (uint64_t)((double)speed->bytes * 1e9 / (double)speed->ns) : otherwise;
@@ -24,32 +30,38 @@ static uint64_t bytes_per_s(const hr__link_speed *speed, uint64_t otherwise)
 
 void hr__link_note(hr__link *link, hr__link_copy copy)
 {
-	HR_ASSERT(copy.before < copy.mark && copy.bytes >= HR__LINK_TIMED_MIN);
-	link->copies[link->copy_count++ % HR__LINK_COPIES] = copy;
+	HR_ASSERT(copy.before < copy.mark && copy.bytes >= HR__LINK_TIMED_SMALLEST);
+	bool small = copy.bytes < HR__LINK_TIMED_MIN;
+	link->copies[small][link->copy_count[small]++ % HR__LINK_COPIES] = copy;
+}
+
+static void time_copies(hr__link *link, const hr__lms *lms, bool small)
+{
+	for (uint32_t i = 0; i < link->copy_count[small] && i < HR__LINK_COPIES; i++) {
+		const hr__link_copy *copy = &link->copies[small][i];
+		uint64_t begin = 0, end = 0, fixed = small ? 0 : HR__LINK_COPY_NS; /* plans add it to each copy */
+		hr_stream stream = copy->out ? lms->out_stream : lms->in_stream;
+		if (hr__device_mark_time(lms->device, stream, copy->before, &begin) ||
+		    hr__device_mark_time(lms->device, stream, copy->mark, &end))
+			continue;
+		if (end > begin + fixed) add(speed_of(link, copy->out, small), copy->bytes, end - begin - fixed);
+	}
+	link->copy_count[small] = 0;
 }
 
 void hr__link_time(hr__link *link, const hr__lms *lms)
 {
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
-	for (uint32_t i = 0; i < link->copy_count && i < HR__LINK_COPIES; i++) {
-		const hr__link_copy *copy = &link->copies[i];
-		uint64_t begin = 0, end = 0;
-		hr_stream stream = copy->out ? lms->out_stream : lms->in_stream;
-		if (hr__device_mark_time(lms->device, stream, copy->before, &begin) ||
-		    hr__device_mark_time(lms->device, stream, copy->mark, &end))
-			continue;
-		/* Plans add the fixed cost to each copy. */
-		if (end > begin + HR__LINK_COPY_NS) add(copy->out ? &link->out : &link->in, copy->bytes, end - begin - HR__LINK_COPY_NS);
-	}
-	link->copy_count = 0;
+	time_copies(link, lms, false);
+	time_copies(link, lms, true);
 }
 
 uint64_t hr__link_out(const hr__link *link)
 {
-	return bytes_per_s(&link->out, GUESS);
+	return bytes_per_s(&link->out, bytes_per_s(&link->small_out, GUESS));
 }
 
 uint64_t hr__link_in(const hr__link *link)
 {
-	return bytes_per_s(&link->in, hr__link_out(link));
+	return bytes_per_s(&link->in, link->out.ns ? hr__link_out(link) : bytes_per_s(&link->small_in, hr__link_out(link)));
 }
