@@ -1,5 +1,6 @@
 /* test_allocator_stitch.c - a request succeeds if enough pages are free, wherever they are and whatever its alignment. */
 #include "fixture.h"
+#include "core/memory/bfc/tensor_block.h"
 #include "test.h"
 
 #define PAGE UINT64_C(65536)
@@ -90,5 +91,29 @@ static void test_without_stitching_pages_stay_where_they_are(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-TEST_MAIN(T(test_free_pages_at_the_end_meet_any_request_that_they_could),
+/* Tensors have places in the gathered memory, so a block of half a page stays out of it, as long as there is other memory. */
+static void test_small_blocks_stay_out_of_gathered_memory(void)
+{
+	hr_status status;
+	hr_allocator_options options = fixture_allocator_options(512 * PAGE);
+	find_device();
+	hr_allocator handle;
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &handle));
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	uint64_t area = 0, bytes = 0;
+	CHECK_STATUS(HR_OK, hr__blocks_gather(allocator, &area, &bytes));
+	CHECK_GT(bytes, 500 * PAGE);
+	void *before = take(handle, 5 * PAGE / 4, 0);
+	CHECK((uintptr_t)before >= area && (uintptr_t)before < area + bytes); /* so a block of this kind is in the area otherwise */
+	hr__blocks_keep_apart(allocator);
+	for (int i = 0; i < 2; i++) {
+		void *block = take(handle, PAGE / 2, 0);
+		CHECK((uintptr_t)block < area || (uintptr_t)block >= area + bytes);
+	}
+	for (int i = 0; i < 800; i++) take(handle, PAGE / 2, 0); /* then the area is used all the same */
+	CHECK_STATUS(HR_OK, hr_allocator_check(handle));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+TEST_MAIN(T(test_small_blocks_stay_out_of_gathered_memory), T(test_free_pages_at_the_end_meet_any_request_that_they_could),
           T(test_scattered_free_pages_meet_every_request_they_are_enough_for), T(test_without_stitching_pages_stay_where_they_are))

@@ -242,6 +242,8 @@ struct hr__allocator {
 	void *custom_state;
 	void *block; /* the allocation that contains this struct */
 	_Atomic(struct hr__lms *) lms; /* context of its tensors (src/core/lms); NULL = none; set once */
+	hr__atomic_u64 apart_max; /* blocks of this size and less come from the small pools if there is room, because tensors have places in the
+	                           * large ones (hr__blocks_keep_apart); 0 = only blocks of HR__SMALL_MAX and less */
 
 	/* settings for out-of-memory handling: changed with the caches stopped and every shard's lock held */
 	hr_oom_options oom;

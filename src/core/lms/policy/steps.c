@@ -231,6 +231,7 @@ static void gather_memory(hr__lms *lms)
 	hr__learned *learned = lms->learned;
 	uint64_t bytes = 0, area = 0, area_bytes = 0;
 	if (hr__reclaim_inactive(lms, HR_NAME_NONE, &bytes) || hr__blocks_gather(lms->allocator, &area, &area_bytes)) return;
+	hr__blocks_keep_apart(lms->allocator);
 	hr__lock_take(&lms->lock);
 	learned->area = area;
 	learned->area_bytes = area_bytes;

@@ -525,7 +525,8 @@ static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_requ
 	attempt.shard = hr__shard_for(allocator, cache, attempt.small);
 
 	if (cache && cache->capacity) hr__cache_thin(cache, RECORDS_PER_ATTEMPT);
-	bool from_cache = attempt.small && cache && take_from_cache(&attempt, cache);
+	bool cached = attempt.small, from_cache = cached && cache && take_from_cache(&attempt, cache);
+	attempt.small |= attempt.size <= hr__load_relaxed(&allocator->apart_max);
 	if (!from_cache) {
 		hr__lock_take(&attempt.shard->lock);
 		try_everything(&attempt);
@@ -537,7 +538,7 @@ static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_requ
 	}
 	hr__chunk_id more = 0;
 	uint64_t epoch, pending = hand_out(&attempt, cache, request, &epoch);
-	if (attempt.small && !from_cache && cache && cache->capacity && attempt.shard == cache->shard && attempt.source <= HR__SOURCE_GROW)
+	if (cached && !from_cache && cache && cache->capacity && attempt.shard == cache->shard && attempt.source <= HR__SOURCE_GROW)
 		more = take_more(&attempt, cache);
 	hr__lock_release(&attempt.shard->lock);
 

@@ -22,6 +22,10 @@ uint64_t hr__blocks_map_ns(const hr__allocator *allocator);
  * still use it. */
 hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t *address, uint64_t *bytes);
 
+/* From now on blocks of half a page and less come from the small pools, as long as these can grow: in the large ones tensors have places that
+ * a long-lived block would occupy. */
+void hr__blocks_keep_apart(hr__allocator *allocator);
+
 /* Frees a block that [streams] used last, at [epoch]. [quietly]: the tensor continues to exist elsewhere, so this is not counted as
  * a free. */
 hr_status hr__block_give(hr__allocator *allocator, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly);
