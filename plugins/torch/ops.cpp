@@ -25,6 +25,7 @@
 #include <cstring>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 namespace headroom {
@@ -38,6 +39,7 @@ struct OpInfo {
 	bool collective = false;    // may return a Work
 	bool message = false;       // a collective of one sender and one receiver
 	bool only_calls_ops = false;
+	bool has_autocast = false;  // autocast has a kernel for it, which casts the arguments and calls the op again
 	const RepeatableOp *repeatable = nullptr;
 	std::vector<bool> writes;   // for each argument
 };
@@ -58,6 +60,16 @@ static bool is_empty_op(const std::string &name)
 static bool is_loop(const std::string &name)
 {
 	return name == "aten::lstm" || name == "aten::gru" || name == "aten::rnn_tanh" || name == "aten::rnn_relu";
+}
+
+// Ops that only call other ops, and are common. With recipes they are treated as the ops inside them: the planner then knows the time of each, and what the
+// first ones make can be dropped while the others run. Other ops of this kind may read a tensor's memory without an op.
+static bool is_sequence(const std::string &name)
+{
+	static const auto *names = new std::unordered_set<std::string>{"aten::linear", "aten::matmul", "aten::dropout", "aten::layer_norm", "aten::group_norm", "aten::batch_norm",
+		"aten::instance_norm", "aten::softmax", "aten::log_softmax", "aten::cross_entropy_loss", "aten::nll_loss_nd", "aten::nll_loss", "aten::conv1d", "aten::conv2d",
+		"aten::conv3d", "aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d", "aten::max_pool2d", "aten::scaled_dot_product_attention"};
+	return names->count(name);
 }
 
 // Schemas of collectives do not say which arguments they write.
@@ -81,6 +93,7 @@ static OpInfo describe(const c10::FunctionSchema &schema)
 	info.message = is_message(schema.name());
 	if (recompute_setting) {
 		info.only_calls_ops = only_calls_ops(schema);
+		info.has_autocast = has_autocast(schema);
 		info.repeatable = repeatable_op(schema);
 	}
 	for (const c10::Argument &argument : schema.arguments()) {
@@ -103,7 +116,7 @@ static const OpInfo *op_info(const at::RecordFunction &function)
 	if (found != known.end()) return found->second.get();
 	auto schema = function.operator_schema();
 	if (!schema) return nullptr;
-	if (is_loop(schema->name())) return (known[function.name()] = nullptr).get();
+	if (is_loop(schema->name()) || (recompute_setting && is_sequence(schema->name()))) return (known[function.name()] = nullptr).get();
 	auto info = std::make_unique<OpInfo>(describe(*schema));
 	return (known[function.name()] = std::move(info)).get();
 }
@@ -409,11 +422,12 @@ static void adopt_outputs(const Frame &frame, const at::RecordFunction &function
 
 // ---- recipes ----
 
-// Results of the backward pass and of optimizers are used once, soon.
+// Results of the backward pass and of optimizers are used once, soon. A graph computes its results when it is replayed.
 static bool may_be_repeated(const OpInfo &info, const Frame &frame)
 {
 	static const hr_name gradients = hr_name_intern("gradients"), optimizer = hr_name_intern("optimizer");
-	return info.repeatable && !frame.results_are_last && !frame.failed && !frame.on_host && names.tag != gradients && names.tag != optimizer;
+	return info.repeatable && !frame.results_are_last && !frame.failed && !frame.on_host && names.tag != gradients && names.tag != optimizer &&
+		!(front.captured && front.captured());
 }
 
 static void end_recipes(Frame &frame, const at::RecordFunction &function)
@@ -479,7 +493,7 @@ static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &f
 	collectives_release(); // may run other ops on this thread
 	Frame &frame = push_frame();
 	const OpInfo *info = op_info(function);
-	if (!info) return nullptr;
+	if (!info || (info->has_autocast && is_autocast())) return nullptr;
 	frame.is_op = true;
 	frame.collective = info->collective;
 	frame.message = info->message;
@@ -493,7 +507,7 @@ static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &f
 	if (thread.ops++ == 0 && lms_enabled) begin_outermost();
 	if (function.seqNr() >= 0 && names.scope != HR_NAME_NONE) forward_scopes().set(function.seqNr(), names.scope);
 	if (lms_enabled && !info->transparent) pin_inputs(frame, function, *info);
-	frame.results_are_last = info->transparent || info->only_calls_ops || (info->repeatable && is_autocast(*info->repeatable));
+	frame.results_are_last = info->transparent || info->only_calls_ops;
 	if (recompute_setting && may_be_repeated(*info, frame)) frame.recipe = begin_recipe(*info->repeatable, thread.op, function.inputs());
 	return nullptr;
 }

@@ -216,8 +216,8 @@ struct RepeatableOp {
 	int probability = -1;        // index of the argument that makes it draw random numbers if it is above 0; -1 = none
 	int running[2] = {-1, -1};   // of arguments that it updates while the argument [training] is true
 	int training = -1;
+	bool is_convolution = false; // cuDNN may choose among several algorithms
 	bool is_product = false;     // its time does not follow from the bytes that it reads and writes
-	bool has_autocast = false;   // autocast has a kernel for it, which casts the arguments and calls the op again
 	hr_name name = HR_NAME_NONE;
 };
 
@@ -231,8 +231,9 @@ using PendingRecipe = std::unique_ptr<Recipe, RecipeDeleter>;
 const RepeatableOp *repeatable_op(const c10::FunctionSchema &schema);
 // Whether its kernel does nothing but call other ops.
 bool only_calls_ops(const c10::FunctionSchema &schema);
-// Whether the op, as called now, only casts its arguments and calls itself again.
-bool is_autocast(const RepeatableOp &op);
+// Whether autocast has a kernel for an op of PyTorch, which only casts the arguments and calls the op again; and whether it is on now.
+bool has_autocast(const c10::FunctionSchema &schema);
+bool is_autocast();
 
 // The op begins, and its arguments are pinned. NULL if one cannot be kept.
 PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments);

@@ -6,8 +6,8 @@
 // - A movable argument is kept as its shape and its place among the recipe's inputs, not as a tensor: the program can free it, and the engine knows
 //   whether its contents can still be had. It ends the recipe when the program writes to an argument.
 // - Any other argument is kept as a tensor, and its storage is a source of the recipe. The engine is told before an op writes to it. Storages that are not movable and not small are not kept: the op gets no recipe.
-// - Ops nest. An outer op's recipe replaces those of the ops inside it, unless it only casts arguments for autocast: recipes run without autocast. Results of an outer op that is not repeatable have no recipe, unless the op only
-//   calls other ops: its kernel may have written to them without an op.
+// - Ops nest. An outer op's recipe replaces those of the ops inside it. Results of an outer op that is not repeatable have no recipe, unless the op only calls other
+//   ops: its kernel may have written to them without an op. With autocast the outer call of an op only casts the arguments, and does not count as an op (ops.cpp).
 // - A repeated op runs below autograd and autocast, on the device and stream of the run, without the callbacks of ops.cpp. Its results are new
 //   storages, whose memory the dropped tensors take over (hr_tensor_take).
 // - Dropout draws the same numbers again, because the state of the generator is kept with the arguments, and is set meanwhile. As with
@@ -82,7 +82,7 @@ const RepeatableOp *repeatable_op(const c10::FunctionSchema &schema)
 	if (!handle) return nullptr;
 	auto *op = new RepeatableOp{*handle}; // recipes of any thread refer to it
 	op->is_product = is_product;
-	op->has_autocast = handle->hasKernelForDispatchKey(autocast_key());
+	op->is_convolution = std::strstr(name, "conv") != nullptr;
 	op->name = hr_name_intern(schema.name().c_str());
 	for (const RandomOp &random : RANDOM_OPS)
 		if (!std::strcmp(random.name, name)) op->probability = argument_index(schema, random.probability);
@@ -93,9 +93,15 @@ const RepeatableOp *repeatable_op(const c10::FunctionSchema &schema)
 	return op;
 }
 
-bool is_autocast(const RepeatableOp &op)
+bool has_autocast(const c10::FunctionSchema &schema)
 {
-	return op.has_autocast && !c10::impl::tls_is_dispatch_key_excluded(autocast_key());
+	auto handle = c10::Dispatcher::singleton().findSchema(schema.operator_name());
+	return handle && schema.name().rfind("aten::", 0) == 0 && handle->hasKernelForDispatchKey(autocast_key());
+}
+
+bool is_autocast()
+{
+	return !c10::impl::tls_is_dispatch_key_excluded(autocast_key());
 }
 
 bool only_calls_ops(const c10::FunctionSchema &schema)
@@ -409,8 +415,15 @@ static bool is_updated(const RepeatableOp &op, c10::ArrayRef<const c10::IValue> 
 	return static_cast<int>(i) == op.running[0] || static_cast<int>(i) == op.running[1];
 }
 
+// With torch.backends.cudnn.benchmark each thread measures which algorithm is the fastest, so the thread that repeats the op may get other bits.
+static bool may_change_algorithm(const RepeatableOp &op)
+{
+	return op.is_convolution && front.type != c10::DeviceType::CPU && at::globalContext().benchmarkCuDNN();
+}
+
 PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments)
 {
+	if (may_change_algorithm(op)) return nullptr;
 	PendingRecipe recipe(new Recipe(op));
 	recipe->arguments.resize(arguments.size());
 	for (size_t i = 0; i < arguments.size(); i++)

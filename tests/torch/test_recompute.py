@@ -212,5 +212,52 @@ class Rules(unittest.TestCase):
         """)
 
 
+class Steps(unittest.TestCase):
+    def test_steps_follow_their_plan(self):
+        """At half the peak and with a slow link: nothing is recomputed, moved or missed that the plan does not say."""
+        result = environment.run_python("-c", textwrap.dedent("""
+            import torch
+            from torch import nn
+            import headroom.torch as plugin
+            torch.set_num_threads(1)
+            plugin.install(limit="20MB", lms=True, device="cpu", movable="128KiB", recompute=True)
+            class Block(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.norm, self.first, self.second = nn.LayerNorm(128), nn.Linear(128, 128), nn.Linear(128, 128)
+                def forward(self, x):
+                    h = self.first(self.norm(x))
+                    h = 0.5 * h * (1 + torch.tanh(0.79 * (h + 0.044 * torch.pow(h, 3))))
+                    return x + torch.nn.functional.dropout(self.second(h), 0.1)
+            model = nn.ModuleList(Block() for _ in range(6))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+            def step():
+                x = torch.randn(2048, 128)
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    y = x
+                    for block in model:
+                        y = block(y)
+                    loss = (y.float() - x).square().mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            followed, seen = [], []
+            for number in range(40):
+                before = plugin.lms_stats()
+                step()
+                now = plugin.lms_stats()
+                added = {name: now[name] - before[name] for name in now}
+                seen.append({name: added[name] for name in ("num_prefetch_misses", "num_mismatches", "num_drops", "num_recomputes", "num_planned_recomputes", "bytes_copied_in")})
+                followed.append(number > 1 and added["num_recomputes"] > 0 and added["num_drops"] == added["num_recomputes"] == added["num_planned_recomputes"] and
+                                added["num_prefetch_misses"] == added["num_mismatches"] == 0 and added["bytes_copied_in"] == now["plan_bytes_in"])
+                if followed[-3:] == [True] * 3:
+                    break
+            assert followed[-3:] == [True] * 3, seen
+            plugin.check()
+            print(number)
+        """), HEADROOM_EMULATED="page=64KiB,link=25MB/s")
+        self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-6000:])
+
+
 if __name__ == "__main__":
     unittest.main()
