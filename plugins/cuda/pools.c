@@ -98,6 +98,7 @@ static uint64_t in_chunks(uint64_t bytes)
 
 bool hr__pools_take(uint32_t number, uint64_t bytes)
 {
+	if (!number) return true;
 	pthread_mutex_lock(&lock);
 	known_pool *pool = numbered(number);
 	bool fits = !pool || !pool->size || (pool->used <= pool->size && bytes <= pool->size - pool->used);

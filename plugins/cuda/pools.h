@@ -18,7 +18,7 @@ uint32_t hr__pools_find(CUmemoryPool pool, CUdevice device);
 /* The number of the pool that cuMemAllocAsync takes from on [device]; 0: its memory must come from the driver. */
 uint32_t hr__pools_current(CUdevice device);
 
-/* Counts a managed block of the pool [number]. False: the pool has a size, and no room for it. */
+/* Counts a managed block of the pool [number]; 0 = it is of none. False: the pool has a size, and no room for it. */
 bool hr__pools_take(uint32_t number, uint64_t bytes);
 
 /* The end of such a block. [number] may be 0, or that of a pool that was destroyed. */
