@@ -6,7 +6,7 @@ import inspect
 import re
 import unittest
 
-from environment import ROOT, need_numpy, use
+from environment import ROOT, need_numpy, run_python, use
 
 need_numpy()
 use()
@@ -69,6 +69,13 @@ class Calls(unittest.TestCase):
 
 
 class Docstrings(unittest.TestCase):
+    def test_the_reference_is_made_of_them(self):
+        result = run_python(ROOT / "tools" / "python-reference.py")
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        page = (ROOT / "docs" / "python-reference.md").read_text()
+        self.assertIn("\n### `headroom.config.set_logical_device_configuration(device, logical_devices)`\n", page)
+        self.assertGreater(page.count("\n### "), 150)
+
     maxDiff = None
 
     def test_every_public_name_has_one(self):
