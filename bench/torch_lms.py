@@ -107,7 +107,8 @@ def describe(now, before):
     return (f"  out {added['bytes_copied_out'] / GB:.3f} in {added['bytes_copied_in'] / GB:.3f} GB  evictions {added['num_evictions']} "
             f"restores {added['num_restores']} prefetched {added['num_prefetch_hits']} misses {added['num_prefetch_misses']} "
             f"refused {added['num_prefetches_refused']}  mismatches {added['num_mismatches']}  planned {added['num_steps_planned']} "
-            f"plan {now['plan_step_ns'] / 1e6:.1f} ms  stall {added['stall_ns'] / 1e6:.1f} ms  "
+            f"drops {added['num_drops']} recomputed {added['num_recomputes']}, planned {added['num_planned_recomputes']}, failed {added['num_failed_recomputes']}, "
+            f"again {now['plan_again_ns'] / 1e6:.1f} ms  plan {now['plan_step_ns'] / 1e6:.1f} ms, out {now['plan_bytes_out'] / GB:.3f} in {now['plan_bytes_in'] / GB:.3f} GB  stall {added['stall_ns'] / 1e6:.1f} ms  "
             f"stitches {added['num_stitches']} of {added['bytes_stitched'] / GB:.3f} GB  defragmented {added['bytes_defragged'] / GB:.3f} GB")
 
 

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include "core/trace/trace.h"
+#include "headroom_analysis.h"
 #include "headroom_record.h"
 #include "recipe_kit.h"
 #include "support_capture.h"
@@ -86,6 +87,46 @@ static void test_a_recomputed_tensor_is_the_same_tensor_to_readers(void)
 	hr__capture_close(capture);
 }
 
+typedef struct written {
+	char text[65536];
+	size_t length;
+} written;
+
+static bool keep_text(void *user, const char *data, size_t bytes)
+{
+	written *out = user;
+	CHECK_LE(out->length + bytes + 1, sizeof out->text);
+	memcpy(out->text + out->length, data, bytes);
+	out->length += bytes;
+	out->text[out->length] = 0;
+	return true;
+}
+
+/* Reports count drops and recomputations by themselves, not as moves. */
+static void test_reports_show_drops_as_drops(void)
+{
+	static written out;
+	hr_profile_options options;
+	hr_profile_options_init(&options);
+	begin(false);
+	CHECK_STATUS(HR_OK, hr_step_begin(allocator));
+	CHECK_STATUS(HR_OK, hr_tensor_drop(tensors[1]));
+	CHECK_STATUS(HR_OK, hr_tensor_drop(tensors[2]));
+	CHECK_STATUS(HR_OK, pin_and_unpin(tensors[1]));
+	CHECK_STATUS(HR_OK, hr_step_end(allocator));
+	CHECK_STATUS(HR_OK, hr_trace_stop());
+	CHECK_STATUS(HR_OK, hr_allocator_destroy_all(allocator));
+	options.view = "steps";
+	CHECK_STATUS(HR_OK, hr_profile_report(path, &options, HR_PROFILE_JSON, keep_text, &out));
+	CHECK(strstr(out.text, "\"dropped\": 2") != NULL);
+	CHECK(strstr(out.text, "\"recomputed\": 1") != NULL);
+	CHECK(strstr(out.text, "\"out_bytes\": 0") != NULL);
+	out.length = 0;
+	CHECK_STATUS(HR_OK, hr_profile_report(path, &options, HR_PROFILE_TEXT, keep_text, &out));
+	CHECK(strstr(out.text, "dropped") != NULL && strstr(out.text, "recomputed") != NULL);
+	unlink(path);
+}
+
 static void test_memory_that_was_handed_over_belongs_to_the_recomputed_tensor(void)
 {
 	begin(true);
@@ -127,7 +168,7 @@ static void test_a_tensor_that_the_program_destroyed_has_ended_to_readers(void)
 	hr__capture_close(capture);
 }
 
-TEST_MAIN(T(test_a_recomputed_tensor_is_the_same_tensor_to_readers),
+TEST_MAIN(T(test_reports_show_drops_as_drops), T(test_a_recomputed_tensor_is_the_same_tensor_to_readers),
           T(test_memory_that_was_handed_over_belongs_to_the_recomputed_tensor),
           T(test_a_recomputation_that_fails_leaves_the_tensor_dropped_to_readers),
           T(test_a_tensor_that_the_program_destroyed_has_ended_to_readers))

@@ -206,7 +206,7 @@ function readOps(from, capture) {
 /* Reads the moves of each device and kind, with prefix sums. */
 function readMoves(from, capture) {
 	const fresh = () => ({ times: new Column(Float64Array, 64), sums: new Column(Float64Array, 64), counts: new Column(Float64Array, 64), bytes: 0, count: 0 });
-	const devices = capture.devices.map(() => [fresh(), fresh(), fresh(), fresh()]);
+	const devices = capture.devices.map(() => Array.from({ length: 6 }, fresh));
 	let time = 0;
 	capture.moveRecords = 0;
 	for (let count; (count = from.number());) {
@@ -222,7 +222,7 @@ function readMoves(from, capture) {
 		kind.counts.push(kind.count);
 	}
 	for (const kinds of devices) for (const kind of kinds) for (const key of ['times', 'sums', 'counts']) kind[key] = kind[key].done();
-	capture.moves = devices.map(kinds => ({ out: kinds[0], in: kinds[1], inside: kinds[2], stitch: kinds[3] }));
+	capture.moves = devices.map(kinds => ({ out: kinds[0], in: kinds[1], inside: kinds[2], stitch: kinds[3], dropped: kinds[4], again: kinds[5] }));
 }
 
 /* The first index of a sorted array whose value is at least [value]. */

@@ -5,7 +5,7 @@
 #include "analysis/view/view.h"
 
 #define MOVES_MAX 400000u
-#define MOVE_KINDS 4u
+#define MOVE_KINDS 6u /* those of hr__move_kind, dropped, recomputed */
 #define REFUSALS_MAX 10000u
 #define REGIONS_MAX 200000u
 #define PAUSES_MAX 10000u
@@ -55,6 +55,12 @@ static void write_move(hr__page_writer *page, const struct move_sum *sum, uint32
 	*time_ns = sum->time_ns;
 }
 
+static uint32_t page_kind(const hr__move *move)
+{
+	if (!move->by_recipe) return (uint32_t)move->kind;
+	return move->kind == HR__MOVE_OUT ? MOVE_KINDS - 1 : MOVE_KINDS;
+}
+
 static void write_each_move(hr__page_writer *page)
 {
 	const hr__capture *capture = page->capture;
@@ -62,7 +68,7 @@ static void write_each_move(hr__page_writer *page)
 	for (uint32_t i = 0; i < capture->move_count; i++) {
 		const hr__move *move = &capture->moves[i];
 		struct move_sum sum = { .time_ns = move->time_ns, .bytes = move->bytes, .count = 1, .site = move->site };
-		write_move(page, &sum, (uint32_t)move->kind, &time_ns);
+		write_move(page, &sum, page_kind(move), &time_ns);
 	}
 }
 
@@ -81,7 +87,7 @@ static void sum_moves(hr__page_writer *page, struct move_sum *sums, size_t count
 	uint64_t slices = MOVES_MAX / count ? MOVES_MAX / count : 1, slice_ns = capture->end_ns / slices + 1, slice = 0, time_ns = 0;
 	for (uint32_t i = 0; i < capture->move_count; i++) {
 		const hr__move *move = &capture->moves[i];
-		struct move_sum *sum = &sums[device_at(capture, move->site) * MOVE_KINDS + (uint32_t)move->kind - 1];
+		struct move_sum *sum = &sums[device_at(capture, move->site) * MOVE_KINDS + page_kind(move) - 1];
 		if (move->time_ns / slice_ns != slice) write_move_sums(page, sums, count, &time_ns);
 		slice = move->time_ns / slice_ns;
 		if (!sum->count++) sum->time_ns = move->time_ns, sum->site = move->site;

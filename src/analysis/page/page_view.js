@@ -128,7 +128,7 @@ function drawNow() {
 	if (hovered) hovered();
 }
 
-function hasTraffic() { const moves = capture.moves[state.device]; return moves && moves.out.count + moves.in.count > 0; }
+function hasTraffic() { const moves = capture.moves[state.device]; return moves && moves.out.count + moves.in.count + moves.dropped.count + moves.again.count > 0; }
 
 function highestInView() {
 	const from = lowerBound(model.times, state.t0), best = model.highest(from, lowerBound(model.times, state.t1, from));
@@ -369,6 +369,8 @@ function fillNotes() {
 	some(capture.refusals.length, capture.refusalCount, 'refused requests are drawn, from all over the time.');
 	some(capture.regions.length, capture.regionCount, 'regions are in the map: the large and long ones, and all that were there at a peak.');
 	some(capture.pauses.length, capture.pauseCount, 'pauses for plans of Large Model Support are drawn: the longest.');
+	const moves = capture.moves[state.device];
+	if (moves && moves.dropped.count) notes.push(`${plural(moves.dropped.count, 'tensor')} dropped instead of moved to the host, and ${formatCount(moves.again.count)} recomputed.`);
 	if (capture.moveRecords < capture.moveCount) notes.push(`${formatCount(capture.moveCount)} moves are added up in short stretches of time. Sums are exact.`);
 	some(byId('devices').children.length, capture.devices.filter(device => device.peak).length, 'devices that were used can be chosen: the first.');
 	if (capture.steps.length) some(capture.devicesInSteps, capture.devices.length, 'devices have sums for steps: the first.');
@@ -557,9 +559,10 @@ function hoverChart(event) {
 
 function hoverTraffic(event) {
 	const bar = Math.min(trafficPlace.bars - 1, Math.floor(partOf(event, byId('traffic')) * trafficPlace.bars)), from = state.t0 + bar * trafficPlace.unit, to = from + trafficPlace.unit;
-	const out = movesBetween(capture.moves[state.device].out, from, to), back = movesBetween(capture.moves[state.device].in, from, to);
+	const [out, back, dropped, again] = ['out', 'in', 'dropped', 'again'].map(kind => movesBetween(capture.moves[state.device][kind], from, to));
 	placeMark(byId('mark-hover'), from);
-	showTip(event, { title: 'LMS traffic', rows: [['out', `${formatBytes(out.bytes)} in ${formatCount(out.count)} moves`], ['in', `${formatBytes(back.bytes)} in ${formatCount(back.count)} moves`], ['from', `${formatTime(from)} for ${formatTime(trafficPlace.unit)}`]] });
+	showTip(event, { title: 'LMS traffic', rows: [['out', `${formatBytes(out.bytes)} in ${formatCount(out.count)} moves`], ['in', `${formatBytes(back.bytes)} in ${formatCount(back.count)} moves`],
+		...(dropped.count || again.count ? [['dropped', plural(dropped.count, 'tensor')], ['recomputed', plural(again.count, 'tensor')]] : []), ['from', `${formatTime(from)} for ${formatTime(trafficPlace.unit)}`]] });
 }
 
 function hoverOps(event) {

@@ -4,7 +4,7 @@
 /* ---- steps ---- */
 
 enum {
-	S_STEP, S_NS, S_PEAK, S_BEGIN_BYTES, S_END_BYTES, S_BYTES, S_ALLOCATIONS, S_RESIDUAL, S_OPS, S_DEVICE_NS, S_OUT, S_IN, S_REFUSED, S_BEGIN, S_COLUMNS
+	S_STEP, S_NS, S_PEAK, S_BEGIN_BYTES, S_END_BYTES, S_BYTES, S_ALLOCATIONS, S_RESIDUAL, S_OPS, S_DEVICE_NS, S_OUT, S_IN, S_DROPPED, S_AGAIN, S_REFUSED, S_BEGIN, S_COLUMNS
 };
 
 static const hr__column step_columns[S_COLUMNS] = {
@@ -20,6 +20,8 @@ static const hr__column step_columns[S_COLUMNS] = {
 	[S_DEVICE_NS] = { "accelerator_micros", "on device", HR__CELL_NS, HR__SUMS | HR__TIME },
 	[S_OUT] = { "out_bytes", "moved out", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },
 	[S_IN] = { "in_bytes", "moved in", HR__CELL_BYTES, HR__SUMS | HR__MEMORY },
+	[S_DROPPED] = { "dropped", "dropped", HR__CELL_COUNT, HR__SUMS },
+	[S_AGAIN] = { "recomputed", "recomputed", HR__CELL_COUNT, HR__SUMS },
 	[S_REFUSED] = { "refused", "refused", HR__CELL_COUNT, HR__SUMS },
 	[S_BEGIN] = { "begin_micros", "start", HR__CELL_NS, HR__TIME },
 };
@@ -60,6 +62,13 @@ static void walk_changes(walker *w, const hr__step_run *step, uint64_t *row)
 	row[S_END_BYTES] = w->in_use;
 }
 
+/* Adds the bytes of a move over the link, or counts a tensor that was dropped or recomputed instead. */
+static void count_move(const hr__move *move, uint64_t *out, uint64_t *in, uint64_t *dropped, uint64_t *again)
+{
+	if (move->kind == HR__MOVE_OUT) *out += move->bytes, *dropped += move->by_recipe;
+	if (move->kind == HR__MOVE_IN) *in += move->bytes, *again += move->by_recipe;
+}
+
 /* Counts moves and refusals, which are assigned to steps by time. A step without an end lasts until the end of the trace. */
 static void walk_rest(walker *w, const hr__step_run *step, uint64_t *row)
 {
@@ -68,8 +77,7 @@ static void walk_rest(walker *w, const hr__step_run *step, uint64_t *row)
 	for (; w->move < c->move_count && c->moves[w->move].time_ns < step->end_ns; w->move++) {
 		const hr__move *move = &c->moves[w->move];
 		if (move->time_ns < step->begin_ns || !s->takes_site[move->site]) continue;
-		if (move->kind == HR__MOVE_OUT) row[S_OUT] += move->bytes;
-		if (move->kind == HR__MOVE_IN) row[S_IN] += move->bytes;
+		count_move(move, &row[S_OUT], &row[S_IN], &row[S_DROPPED], &row[S_AGAIN]);
 	}
 	for (; w->refusal < c->refusal_count && c->refusals[w->refusal].time_ns < step->end_ns; w->refusal++)
 		row[S_REFUSED] += c->refusals[w->refusal].time_ns >= step->begin_ns && s->takes_site[c->refusals[w->refusal].site];
@@ -216,7 +224,7 @@ hr_status hr__view_timeline(hr__report_view *report)
 
 /* ---- summary ---- */
 
-enum { F_PEAK, F_AT_PEAK, F_PEAK_NS, F_PEAK_STEP, F_LIMIT, F_END, F_NS, F_STEPS, F_OPS, F_DEVICE_NS, F_ALLOCATIONS, F_BYTES, F_OUT, F_IN, F_PLANNING, F_REFUSED, F_COLUMNS };
+enum { F_PEAK, F_AT_PEAK, F_PEAK_NS, F_PEAK_STEP, F_LIMIT, F_END, F_NS, F_STEPS, F_OPS, F_DEVICE_NS, F_ALLOCATIONS, F_BYTES, F_OUT, F_IN, F_DROPPED, F_AGAIN, F_PLANNING, F_REFUSED, F_COLUMNS };
 
 static const hr__column fact_columns[F_COLUMNS] = {
 	[F_PEAK] = { "peak_bytes", "peak", HR__CELL_BYTES, 0 },
@@ -233,6 +241,8 @@ static const hr__column fact_columns[F_COLUMNS] = {
 	[F_BYTES] = { "bytes", "allocated in all", HR__CELL_BYTES, 0 },
 	[F_OUT] = { "out_bytes", "moved to the host", HR__CELL_BYTES, 0 },
 	[F_IN] = { "in_bytes", "moved back", HR__CELL_BYTES, 0 },
+	[F_DROPPED] = { "dropped", "tensors dropped", HR__CELL_COUNT, 0 },
+	[F_AGAIN] = { "recomputed", "tensors recomputed", HR__CELL_COUNT, 0 },
 	[F_PLANNING] = { "planning_micros", "pauses for LMS plans", HR__CELL_NS, HR__TIME },
 	[F_REFUSED] = { "refused", "requests refused", HR__CELL_COUNT, 0 },
 };
@@ -261,8 +271,7 @@ static void fill_summary(const hr__selection *s, uint64_t *row)
 	for (uint32_t i = 0; i < c->move_count; i++) {
 		const hr__move *move = &c->moves[i];
 		if (!is_within(s, move->time_ns) || !s->takes_site[move->site]) continue;
-		if (move->kind == HR__MOVE_OUT) row[F_OUT] += move->bytes;
-		if (move->kind == HR__MOVE_IN) row[F_IN] += move->bytes;
+		count_move(move, &row[F_OUT], &row[F_IN], &row[F_DROPPED], &row[F_AGAIN]);
 	}
 	for (uint32_t i = 0; i < c->pause_count; i++)
 		if (is_within(s, c->pauses[i].end_ns)) row[F_PLANNING] += c->pauses[i].end_ns - c->pauses[i].begin_ns;
