@@ -28,6 +28,7 @@ static const unsigned dtypes[] = {
 	[HR__PROGRAM_POOL] = FLOATS,
 	[HR__PROGRAM_CONV] = FLOATS,
 	[HR__PROGRAM_ATTEND] = FLOATS,
+	[HR__PROGRAM_ATTEND_TENSOR] = 1u << HR_DTYPE_FLOAT32,
 };
 _Static_assert(sizeof dtypes / sizeof *dtypes == HR__PROGRAM_COUNT, "a program without dtypes");
 

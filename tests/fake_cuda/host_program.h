@@ -239,6 +239,42 @@ static inline unsigned __ballot_sync(unsigned, int is)
 	return bits;
 }
 
+/* ---- tensor cores ---- */
+
+static inline uint32_t as_tf32(float x)
+{
+	uint32_t bits;
+	memcpy(&bits, &x, sizeof bits);
+	return isfinite(x) ? (bits + 0x1000) & ~UINT32_C(0x1fff) : bits;
+}
+
+static inline float of_tf32(uint32_t bits)
+{
+	float x;
+	memcpy(&x, &bits, sizeof x);
+	return x;
+}
+
+static thread_local uint32_t hr_operands[THREADS_MAX][6];
+
+/* mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 */
+static inline void multiply_add(float *sum, const uint32_t *a, const uint32_t *b)
+{
+	unsigned me = hr_block.current, lane = me % WARP_THREADS;
+	const uint32_t(*of)[6] = &hr_operands[me - lane];
+	memcpy(hr_operands[me], a, 4 * sizeof *a);
+	memcpy(hr_operands[me] + 4, b, 2 * sizeof *b);
+	__syncwarp();
+	for (unsigned i = 0; i < 4; i++) {
+		unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+		for (unsigned k = 0; k < 8; k++) {
+			float left = of_tf32(of[row % 8 * 4 + k % 4][(row >= 8) + 2 * (k >= 4)]), right = of_tf32(of[column * 4 + k % 4][4 + (k >= 4)]);
+			sum[i] += left * right;
+		}
+	}
+	__syncwarp();
+}
+
 static inline int __popc(unsigned bits)
 {
 	return __builtin_popcount(bits);

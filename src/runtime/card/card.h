@@ -27,7 +27,8 @@
 	X(RANDOM, "random")      \
 	X(POOL, "pool")          \
 	X(CONV, "conv")          \
-	X(ATTEND, "attend")
+	X(ATTEND, "attend")      \
+	X(ATTEND_TENSOR, "attend_tensor")
 
 enum hr__card_program {
 #define HR__PROGRAM_ENUM(name, file) HR__PROGRAM_##name,

@@ -1,4 +1,4 @@
-/* launch_attend.c - fused attention on the card (kernels/attend.cuh). */
+/* launch_attend.c - fused attention on the card (kernels/attend.cuh, attend_tensor.cuh). */
 #include "runtime/card/card.h"
 #include "runtime/ops/ops.h"
 
@@ -20,6 +20,30 @@ static hr__k_attend attend_of(const hr__type *in, const hr__attrs *attrs)
 		                   .scale = attrs->a };
 }
 
+/* ---- tensor cores ---- */
+
+#define TENSOR_WIDTH 64 /* of a head */
+#define TENSOR_ROWS 64
+#define TENSOR_THREADS 128
+
+/* Cards from Ampere on multiply TF32. */
+static bool fits_tensor_cores(const hr__launch *launch, const hr__k_attend *of)
+{
+	hr_dtype dtype = launch->work->out_types[0].dtype;
+	return dtype == HR_DTYPE_FLOAT32 && of->width <= TENSOR_WIDTH && of->value_width <= TENSOR_WIDTH && hr__card_facts_of(launch->card)->arch >= 80;
+}
+
+static hr_status launch_rows(const hr__launch *launch, const char *name, int64_t rows, hr__k_attend *of)
+{
+	uintptr_t bits = (uintptr_t)of->q | (uintptr_t)of->k | (uintptr_t)of->v | (uintptr_t)of->dy;
+	of->even = bits % 16 == 0 && (of->width | of->value_width) % 4 == 0;
+	if (rows == 0 || of->jobs == 0) return HR_OK;
+	hr__grid grid = { .x = (uint32_t)HR__UP(rows, TENSOR_ROWS), .y = 1, .z = (uint32_t)(of->jobs < HEADS_MAX ? of->jobs : HEADS_MAX), .threads = TENSOR_THREADS };
+	return hr__launch_kernel(launch, HR__PROGRAM_ATTEND_TENSOR, HR_DTYPE_FLOAT32, name, &grid, of);
+}
+
+/* ---- all others ---- */
+
 /* Tiles of [rows], and of the result's [width]. */
 static hr_status launch_tiles(const hr__launch *launch, hr_dtype dtype, const char *name, int64_t rows, int64_t width, hr__k_attend *of)
 {
@@ -39,6 +63,7 @@ HR__LAUNCH(attend)
 	of.v = work->in[2];
 	of.y = of.out = work->out[0];
 	of.out_logs = work->out[1];
+	if (fits_tensor_cores(launch, &of)) return launch_rows(launch, "hr_tensor_attend", of.rows, &of);
 	return launch_tiles(launch, work->out_types[0].dtype, "hr_attend", of.rows, of.value_width, &of);
 }
 
@@ -66,6 +91,10 @@ HR__LAUNCH(attend_grad)
 	of.sums = work->scratch;
 	hr__grid grid = hr__launch_grid(launch, of.jobs * of.rows * 32);
 	hr_status status = of.jobs > 0 && of.rows > 0 ? hr__launch_kernel(launch, HR__PROGRAM_ATTEND, dtype, "hr_attend_sums", &grid, &of) : HR_OK;
+	if (!status && fits_tensor_cores(launch, &of)) {
+		status = launch_rows(launch, "hr_tensor_queries", of.rows, &of);
+		return status ? status : launch_rows(launch, "hr_tensor_keys", of.columns, &of);
+	}
 	int64_t widest = of.width > of.value_width ? of.width : of.value_width;
 	if (!status) status = launch_tiles(launch, dtype, "hr_attend_queries", of.rows, of.width, &of);
 	return status ? status : launch_tiles(launch, dtype, "hr_attend_keys", of.columns, widest, &of);

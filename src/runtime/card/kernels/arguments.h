@@ -173,6 +173,7 @@ typedef struct hr__k_attend {
 	void *out, *out_logs, *sums, *dq, *dk, *dv;
 	int64_t heads, rows, columns, width, value_width, q_row, k_row, v_row, y_row, jobs;
 	int32_t causal;
+	int32_t even; /* rows can be read in packs of 4 */
 	double scale;
 } hr__k_attend;
 
