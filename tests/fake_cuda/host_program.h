@@ -241,14 +241,7 @@ static inline unsigned __ballot_sync(unsigned, int is)
 
 /* ---- tensor cores ---- */
 
-static inline uint32_t as_tf32(float x)
-{
-	uint32_t bits;
-	memcpy(&bits, &x, sizeof bits);
-	return isfinite(x) ? (bits + 0x1000) & ~UINT32_C(0x1fff) : bits;
-}
-
-static inline float of_tf32(uint32_t bits)
+static inline float hr_float_of(uint32_t bits)
 {
 	float x;
 	memcpy(&x, &bits, sizeof x);
@@ -268,7 +261,7 @@ static inline void multiply_add(float *sum, const uint32_t *a, const uint32_t *b
 	for (unsigned i = 0; i < 4; i++) {
 		unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
 		for (unsigned k = 0; k < 8; k++) {
-			float left = of_tf32(of[row % 8 * 4 + k % 4][(row >= 8) + 2 * (k >= 4)]), right = of_tf32(of[column * 4 + k % 4][4 + (k >= 4)]);
+			float left = hr_float_of(of[row % 8 * 4 + k % 4][(row >= 8) + 2 * (k >= 4)]), right = hr_float_of(of[column * 4 + k % 4][4 + (k >= 4)]);
 			sum[i] += left * right;
 		}
 	}

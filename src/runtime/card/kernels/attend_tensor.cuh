@@ -25,18 +25,6 @@ struct tensor_sum {
 };
 
 #ifndef HR_HOST_PROGRAM
-BOTH uint32_t as_tf32(float x)
-{
-	uint32_t out;
-	asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(out) : "f"(x));
-	return out;
-}
-
-BOTH float of_tf32(uint32_t x)
-{
-	return __uint_as_float(x);
-}
-
 BOTH void multiply_add(float *sum, const uint32_t *a, const uint32_t *b)
 {
 	asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -45,19 +33,20 @@ BOTH void multiply_add(float *sum, const uint32_t *a, const uint32_t *b)
 }
 #endif
 
+#define TF32_BITS 0xffffe000u // of a float
+
 template <int COUNT> BOTH void split(const float *x, uint32_t *high, uint32_t *low)
 {
 	for (int i = 0; i < COUNT; i++) {
-		high[i] = as_tf32(x[i]);
-		low[i] = as_tf32(x[i] - of_tf32(high[i]));
+		high[i] = (uint32_t)__float_as_int(x[i]) & TF32_BITS;
+		low[i] = (uint32_t)__float_as_int(x[i] - __int_as_float((int)high[i])) & TF32_BITS;
 	}
 }
 
 // sum += a b for four parts of 8 columns; b[i][0 and 1] are those of part i.
-BOTH void add_four(const float *a, const float (*b)[2], float (*sum)[4])
+BOTH void add_four(const uint32_t *a_high, const uint32_t *a_low, const float (*b)[2], float (*sum)[4])
 {
-	uint32_t a_high[4], a_low[4], b_high[4][2], b_low[4][2];
-	split<4>(a, a_high, a_low);
+	uint32_t b_high[4][2], b_low[4][2];
 	for (int i = 0; i < 4; i++) split<2>(b[i], b_high[i], b_low[i]);
 	for (int i = 0; i < 4; i++) multiply_add(sum[i], a_low, b_high[i]);
 	for (int i = 0; i < 4; i++) multiply_add(sum[i], a_high, b_low[i]);
@@ -75,6 +64,8 @@ BOTH void products(const tensor_a &a, const float (*other)[ROW], tensor_sum &sum
 		for (int i = 0; i < 4; i++) sum.at[n][i] = 0;
 #pragma unroll
 	for (int k = 0; k < STEPS; k++) {
+		uint32_t a_high[4], a_low[4];
+		split<4>(a.at[k], a_high, a_low);
 #pragma unroll
 		for (int n = 0; n < STEPS; n += 4) {
 			float b[4][2];
@@ -82,7 +73,7 @@ BOTH void products(const tensor_a &a, const float (*other)[ROW], tensor_sum &sum
 				b[i][0] = other[(n + i) * 8 + G][k * 8 + Q];
 				b[i][1] = other[(n + i) * 8 + G][k * 8 + Q + 4];
 			}
-			add_four(a.at[k], b, &sum.at[n]);
+			add_four(a_high, a_low, b, &sum.at[n]);
 		}
 	}
 }
@@ -93,6 +84,8 @@ BOTH void add_product(const tensor_sum &weights, const float (*other)[ROW], tens
 #pragma unroll
 	for (int k = 0; k < STEPS; k++) {
 		float a[4] = { weights.at[k][0], weights.at[k][2], weights.at[k][1], weights.at[k][3] };
+		uint32_t a_high[4], a_low[4];
+		split<4>(a, a_high, a_low);
 #pragma unroll
 		for (int n = 0; n < STEPS; n += 4) {
 			float b[4][2];
@@ -100,7 +93,7 @@ BOTH void add_product(const tensor_sum &weights, const float (*other)[ROW], tens
 				b[i][0] = other[k * 8 + 2 * Q][(n + i) * 8 + G];
 				b[i][1] = other[k * 8 + 2 * Q + 1][(n + i) * 8 + G];
 			}
-			add_four(a, b, &to.at[n]);
+			add_four(a_high, a_low, b, &to.at[n]);
 		}
 	}
 }
@@ -255,14 +248,16 @@ KERNEL(hr_tensor_attend, hr__k_attend)
 }
 
 // The weight of a key for a row, and the gradient of its score; 0 if the row does not use the key.
-BOTH void weigh(const hr__k_attend &arg, int64_t number, int64_t row, int64_t key, float &score, float &slope)
+BOTH void weigh(const hr__k_attend &arg, bool uses, float log, float less, float &score, float &slope)
 {
-	if (row >= arg.rows || key >= seen_by(arg, row)) {
-		score = slope = 0;
-		return;
-	}
-	score = expf(score * (float)arg.scale - ((const float *)arg.logs)[number * arg.rows + row]);
-	slope = score * (slope - ((const float *)arg.sums)[number * arg.rows + row]) * (float)arg.scale;
+	score = uses ? expf(score * (float)arg.scale - log) : 0;
+	slope = uses ? score * (slope - less) * (float)arg.scale : 0;
+}
+
+// Of a row: the logarithm, and the sum of dy y.
+BOTH float number_of(const hr__k_attend &arg, const void *of, int64_t number, int64_t row)
+{
+	return row < arg.rows ? ((const float *)of)[number * arg.rows + row] : 0;
 }
 
 KERNEL(hr_tensor_queries, hr__k_attend)
@@ -277,6 +272,14 @@ KERNEL(hr_tensor_queries, hr__k_attend)
 		tensor_sum sum = {};
 		keep_rows(MATRIX_Q(arg.q), first, arg.even, k_rows, q);
 		keep_rows(MATRIX_Y(arg.dy), first, arg.even, v_rows, dy);
+		float logs[2], sums[2];
+		int64_t seen[2];
+		for (int half = 0; half < 2; half++) {
+			int64_t row = first + FIRST_ROW + G + half * 8;
+			logs[half] = number_of(arg, arg.logs, number, row);
+			sums[half] = number_of(arg, arg.sums, number, row);
+			seen[half] = row < arg.rows ? seen_by(arg, row) : 0;
+		}
 		for (int64_t column = 0; column < end; column += SIDE) {
 			tensor_sum scores, slopes;
 			__syncthreads();
@@ -288,7 +291,7 @@ KERNEL(hr_tensor_queries, hr__k_attend)
 #pragma unroll
 			for (int n = 0; n < STEPS; n++)
 				for (int i = 0; i < 4; i++)
-					weigh(arg, number, first + FIRST_ROW + G + i / 2 * 8, column + n * 8 + 2 * Q + i % 2, scores.at[n][i], slopes.at[n][i]);
+					weigh(arg, column + n * 8 + 2 * Q + i % 2 < seen[i / 2], logs[i / 2], sums[i / 2], scores.at[n][i], slopes.at[n][i]);
 			add_product(slopes, k_rows, sum);
 		}
 		write_rows((float *)arg.dq + at.q, MATRIX_Q(arg.dq), first, sum);
@@ -299,6 +302,7 @@ KERNEL(hr_tensor_keys, hr__k_attend)
 {
 	alignas(16) __shared__ float q_rows[SIDE][ROW];
 	alignas(16) __shared__ float y_rows[SIDE][ROW];
+	__shared__ float logs[SIDE], sums[SIDE];
 	int64_t first = (int64_t)blockIdx.x * SIDE;
 	for (int64_t number = blockIdx.z; number < arg.jobs; number += gridDim.z) {
 		attend_offsets at = offsets_of(arg, number);
@@ -312,13 +316,19 @@ KERNEL(hr_tensor_keys, hr__k_attend)
 			__syncthreads();
 			read_rows(MATRIX_Q(arg.q), row, arg.even, q_rows);
 			read_rows(MATRIX_Y(arg.dy), row, arg.even, y_rows);
+			if (threadIdx.x < SIDE) logs[threadIdx.x] = number_of(arg, arg.logs, number, row + threadIdx.x);
+			else sums[threadIdx.x - SIDE] = number_of(arg, arg.sums, number, row + threadIdx.x - SIDE);
 			__syncthreads();
 			products(k, q_rows, scores);
 			products(v, y_rows, slopes);
 #pragma unroll
 			for (int n = 0; n < STEPS; n++)
-				for (int i = 0; i < 4; i++)
-					weigh(arg, number, row + n * 8 + 2 * Q + i % 2, first + FIRST_ROW + G + i / 2 * 8, scores.at[n][i], slopes.at[n][i]);
+				for (int i = 0; i < 4; i++) {
+					int other = n * 8 + 2 * Q + i % 2;
+					int64_t key = first + FIRST_ROW + G + i / 2 * 8;
+					bool uses = row + other < arg.rows && key < arg.columns && (!arg.causal || key <= row + other + arg.columns - arg.rows);
+					weigh(arg, uses, logs[other], sums[other], scores.at[n][i], slopes.at[n][i]);
+				}
 			add_product(scores, y_rows, of_v);
 			add_product(slopes, q_rows, of_k);
 		}
