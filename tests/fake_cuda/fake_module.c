@@ -90,13 +90,20 @@ CUresult cuModuleUnload(CUmodule handle)
 struct CUgraph_st {
 	command *first, *last;
 	CUcontext context;
+	bool destroyed;
+	struct CUgraph_st *before; /* all of them are kept within reach */
 };
+
+static CUgraph last_graph;
 
 struct CUgraphExec_st {
 	command *first;
 	CUcontext context;
 	bool destroyed;
+	struct CUgraphExec_st *before; /* all of them are kept within reach */
 };
+
+static CUgraphExec last_exec;
 
 static unsigned live_graphs;
 
@@ -125,6 +132,8 @@ CUresult cuStreamBeginCapture_v2(CUstream handle, CUstreamCaptureMode mode)
 	VALID(mode == HR__CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && stream && !stream->recording);
 	stream->recording = zeroed(sizeof *stream->recording);
 	stream->recording->context = context;
+	stream->recording->before = last_graph;
+	last_graph = stream->recording;
 	return end(result);
 }
 
@@ -147,9 +156,11 @@ CUresult cuStreamEndCapture(CUstream handle, CUgraph *out)
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *out, CUgraph graph, unsigned long long flags)
 {
 	BEGIN_IN_CONTEXT(cuGraphInstantiateWithFlags);
-	VALID(out && graph && flags == 0);
+	VALID(out && graph && !graph->destroyed && flags == 0);
 	CUgraphExec made = zeroed(sizeof *made);
 	made->context = context;
+	made->before = last_exec;
+	last_exec = made;
 	command **link = &made->first;
 	for (const command *at = graph->first; at; at = at->next) {
 		*link = zeroed(sizeof **link);
@@ -182,12 +193,13 @@ CUresult cuGraphExecDestroy(CUgraphExec graph)
 CUresult cuGraphDestroy(CUgraph graph)
 {
 	BEGIN_IN_CONTEXT(cuGraphDestroy);
-	VALID(graph);
+	VALID(graph && !graph->destroyed);
 	for (command *at = graph->first, *next; at; at = next) {
 		next = at->next;
 		free(at);
 	}
-	free(graph);
+	graph->first = graph->last = NULL;
+	graph->destroyed = true; /* the record stays */
 	live_graphs--;
 	return end(result);
 }

@@ -51,10 +51,10 @@ HR__SHARED hr_status hr__native_fill(const hr__native *native, void *at, uint8_t
 HR__SHARED hr_status hr__native_copy(const hr__native *native, void *to, const void *from, uint64_t bytes);
 
 /* Records the work that this thread gives to [stream] from now on. Until the end nothing may wait for the stream. */
-hr_status hr__capture_begin(hr__device *device, hr_stream stream);
+HR__SHARED hr_status hr__capture_begin(hr__device *device, hr_stream stream);
 /* Ends the recording. *out is NULL, with a status, if something was queued that cannot be recorded. */
-hr_status hr__capture_end(hr__device *device, hr_stream stream, hr__native_graph **out);
-hr_status hr__native_graph_launch(const hr__native *native, hr__native_graph *graph);
-void hr__native_graph_destroy(const hr__device *device, hr__native_graph *graph);
+HR__SHARED hr_status hr__capture_end(hr__device *device, hr_stream stream, hr__native_graph **out);
+HR__SHARED hr_status hr__native_graph_launch(const hr__native *native, hr__native_graph *graph);
+HR__SHARED void hr__native_graph_destroy(const hr__device *device, hr__native_graph *graph);
 
 #endif

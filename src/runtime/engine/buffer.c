@@ -3,6 +3,8 @@
 #include "core/lms/lms.h"
 #include "core/os/os.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/capturing.h"
+#include "runtime/graph/captured.h"
 #include "runtime/recipe/origin.h"
 
 hr__lock hr__runtime_lock = HR__LOCK_INIT(HR__RANK_RUNTIME);
@@ -17,7 +19,7 @@ static hr_name tag_of(hr__role role)
 	return hr_name_intern(texts[role]);
 }
 
-static hr_status get_memory(hr__session *session, const hr__type *type, hr_name scope, hr__role role, hr__buffer *buffer)
+static hr_status try_memory(hr__session *session, const hr__type *type, hr_name scope, hr__role role, hr__buffer *buffer)
 {
 	hr_shape shape = hr_shape_intern(type->dims.d, type->dims.rank);
 	if (session->has_tensors) {
@@ -37,6 +39,19 @@ static hr_status get_memory(hr__session *session, const hr__type *type, hr_name 
 	request.shape = shape;
 	request.dtype = type->dtype;
 	return hr_alloc(session->allocator, &request, &buffer->block);
+}
+
+/* CUDA graphs keep memory between their launches: it is given back before a request fails. */
+static hr_status get_memory(hr__session *session, const hr__type *type, hr_name scope, hr__role role, hr__buffer *buffer)
+{
+	const hr__capturing *capturing = hr__capturing_in(session);
+	if (capturing) {
+		buffer->planned = capturing->memory;
+		return hr__planned_take(capturing->memory, buffer->bytes, &buffer->block);
+	}
+	hr_status status = try_memory(session, type, scope, role, buffer);
+	if (status != HR_OUT_OF_MEMORY || !hr__captured_release(session)) return status;
+	return try_memory(session, type, scope, role, buffer);
 }
 
 hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr_name scope, hr__role role, hr__buffer **out)
@@ -111,7 +126,8 @@ static void free_buffer(hr__buffer *buffer)
 {
 	const hr__session *session = buffer->session;
 	hr_status status = HR_OK;
-	if (!buffer->tensor.id) hr_free(session->allocator, buffer->block, session->stream);
+	if (buffer->planned) hr__planned_give(buffer->planned, buffer->block, buffer->bytes);
+	else if (!buffer->tensor.id) hr_free(session->allocator, buffer->block, session->stream);
 	else if (session->has_recipes && hr__lms_feeds_recipes(buffer->tensor)) status = destroy_input(buffer->tensor);
 	else hr_tensor_destroy(buffer->tensor);
 	if (status) free_later(buffer);

@@ -44,6 +44,7 @@ typedef struct hr__buffer {
 	void *block;
 	uint64_t bytes;
 	int64_t refs;     /* guarded by hr__runtime_lock */
+	struct hr__planned *planned; /* the block is part of a CUDA graph's memory (capturing.h); NULL: it is not */
 	/* How its contents were computed, if they have a recipe; NULL = not known. Used by ops that may write to it, one at a time. */
 	struct hr__origin *origin;
 	struct hr__buffer *next_unused; /* list link */
@@ -83,6 +84,7 @@ struct hr__session {
 	uint32_t content_count;
 	int64_t values, buffers;  /* number of live values and buffers; guarded by the lock */
 	uint64_t bytes;           /* total size of the live buffers; guarded by the lock */
+	struct hr__captured *captured; /* list of its CUDA graphs (graph/captured.h); guarded by the lock */
 	hr__buffer *unused;       /* list of buffers without references, from which dropped values are computed; guarded by the lock */
 	hr__session *lost;        /* list link: sessions that could not be freed */
 	/* The first error of an op on the device, until it is reported. Guarded by the lock. */

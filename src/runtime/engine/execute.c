@@ -10,7 +10,9 @@
 #include "core/memory/bfc/tensor_block.h"
 #include "core/os/os.h"
 #include "runtime/card/card.h"
+#include "runtime/engine/capturing.h"
 #include "runtime/engine/job.h"
+#include "runtime/graph/captured.h"
 #include "runtime/ops/ops.h"
 #include "runtime/recipe/origin.h"
 #include "core/trace/trace.h"
@@ -115,9 +117,12 @@ static void add_pin(struct pins *pins, const hr__buffer *buffer, hr_access acces
 	pins->list[pins->count++] = (hr_pin){ buffer->tensor, access };
 }
 
-static hr_status pin_all(const struct pins *pins, const hr__session *session)
+/* CUDA graphs keep memory between their launches: it is given back before a request fails. */
+static hr_status pin_all(const struct pins *pins, hr__session *session)
 {
-	return pins->count ? hr_tensor_pin_all(pins->list, pins->count, session->stream) : HR_OK;
+	hr_status status = pins->count ? hr_tensor_pin_all(pins->list, pins->count, session->stream) : HR_OK;
+	if (status != HR_OUT_OF_MEMORY || !hr__captured_release(session)) return status;
+	return hr_tensor_pin_all(pins->list, pins->count, session->stream);
 }
 
 /* ---- events ---- */
@@ -275,11 +280,27 @@ static hr_status queue_pinned(const hr__task *task, const struct op_memory *memo
 	return status;
 }
 
+/* Records the kernels of the op, if the card computes it. Nothing is pinned: variables are pinned while the thread captures. */
+static hr_status queue_captured(const hr__task *task, const struct op_memory *memory, const hr__capturing *capturing)
+{
+	hr__work work = { .attrs = task->attrs };
+	hr__session *session = task->session;
+	if (!hr__is_on_card(session, task->kind)) return hr__capturing_refuses("the host computes an op");
+	if (!capturing->records) return HR_OK;
+	hr_status status = fill_in(&work, memory);
+	if (status) return status;
+	hr__k_faults faults = hr__faults_for(session, task->kind, task->scope, &work);
+	return hr__card_queue(session->card, task->kind, &work, capturing->stream, &faults);
+}
+
 /* The origin is made before the pin, which ends the recipes of what is overwritten, and the recipe is set before the unpin, from which on
  * a policy may drop the outputs. */
 static hr_status queue(const hr__task *task, const struct op_memory *memory)
 {
 	struct pins pins = { .count = 0 };
+	const hr__capturing *capturing = hr__capturing_in(task->session);
+	if (capturing && !capturing->prepares) return queue_captured(task, memory, capturing);
+	if (capturing && !capturing->records) return HR_OK;
 	uint64_t data = task->kind == HR__OP_CONSTANT ? hr__type_bytes(&memory->outs[0].type) : 0;
 	for (uint32_t i = 0; i < memory->in_count; i++) add_pin(&pins, memory->ins[i].buffer, HR_READ);
 	for (uint32_t i = 0; i < memory->out_count; i++) add_pin(&pins, memory->outs[i].buffer, HR_OVERWRITE);
@@ -349,6 +370,19 @@ static void release_contents(hr__content *contents, uint32_t count)
 	for (uint32_t i = 0; i < count; i++) hr__buffer_release(contents[i].buffer);
 }
 
+/* Each launch of a CUDA graph updates the memory that it was captured with. */
+static hr_status need_in_place(const hr__content *contents, uint32_t count, hr__slot *outs)
+{
+	bool is_in_place = true;
+	for (uint32_t i = 0; i < count; i++) is_in_place &= outs[i].buffer == contents[i].buffer;
+	if (is_in_place) return HR_OK;
+	for (uint32_t i = 0; i < count; i++) {
+		hr__buffer_release(outs[i].buffer);
+		outs[i].buffer = NULL;
+	}
+	return hr__capturing_refuses("a variable is not updated in place");
+}
+
 /* Reads, changes and replaces contents of variables; in place if they have no other references. */
 static hr_status update(const hr__task *task, uint32_t count, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
 {
@@ -368,6 +402,7 @@ static hr_status update(const hr__task *task, uint32_t count, const hr__slot *in
 	hr__task updating = *task;
 	updating.updates = true;
 	if (!status) status = hr__execute_plain(&updating, all, count + in_count, outs);
+	if (!status && hr__capturing_in(task->session)) status = need_in_place(contents, count, outs);
 	for (uint32_t i = 0; i < count && !status; i++) status = hr__variable_write(task->session, task->attrs->variables[i], outs[i].buffer);
 	release_contents(contents, got);
 	return status;
@@ -406,6 +441,8 @@ static hr_status initialize(const hr__task *task, hr__slot *out)
 
 static hr_status on_variables(const hr__task *task, const hr__slot *ins, uint32_t in_count, hr__slot *outs)
 {
+	bool replaces = task->kind == HR__OP_ASSIGN || task->kind == HR__OP_INITIALIZE;
+	if (replaces && hr__capturing_in(task->session)) return hr__capturing_refuses("a variable is replaced");
 	switch (task->kind) {
 	case HR__OP_READ: return read(task, outs);
 	case HR__OP_ASSIGN: return assign(task, ins, outs);
@@ -420,6 +457,7 @@ hr_status hr__execute(const hr__task *task, const hr__slot *ins, uint32_t in_cou
 	/* Recipes must not be set while another thread writes to what they read (recipe/origin.h). */
 	bool may_write = task->session->has_recipes && hr__ops[task->kind].memory == HR__FORWARDS;
 	if (!of_variables && !may_write) return hr__execute_plain(task, ins, in_count, outs);
+	if (hr__capturing_in(task->session)) return on_variables(task, ins, in_count, outs); /* the thread has the turn */
 	hr__monitor *turn = task->session->turn;
 	hr__os()->monitor_enter(turn);
 	hr_status status = of_variables ? on_variables(task, ins, in_count, outs) : hr__execute_plain(task, ins, in_count, outs);

@@ -10,6 +10,7 @@
 #include "runtime/card/card.h"
 #include "runtime/engine/engine.h"
 #include "runtime/engine/structs.h"
+#include "runtime/graph/captured.h"
 
 #define DEPTH 4u
 
@@ -214,6 +215,7 @@ static hr_status close_session(hr__session *session, hr__leaks *leaks)
 	uint64_t bytes, largest, left;
 	hr_status status = hr__session_wait(session);
 	hr__functions_forget(session);
+	hr__captured_release(session);
 	left = hr__values_drop(session, NULL, &bytes, &largest, &op); /* before what dropped values are computed from */
 	hr__variables_drop(session, 0);
 	hr__buffers_free_unused(session);

@@ -9,6 +9,7 @@
 #include "core/base/atomic.h"
 #include "core/base/status.h"
 #include "core/os/os.h"
+#include "runtime/graph/captured.h"
 #include "runtime/graph/graph.h"
 
 #define VALUES_MAX 16u
@@ -324,6 +325,12 @@ static hr_status run_built(struct function *function, hr__session *session, cons
 	status = prepare(function, session, with->ins, with->in_count, with->out_count, &job);
 	leave_turn(function);
 	if (status) return status;
+	bool ran = false;
+	if (!with->observed) status = hr__captured_run(session, job.graph, job.feeds, with->in_count, job.fetches, with->out_count, with->outs, &ran);
+	if (ran || status) {
+		hr__graph_end_run(job.graph);
+		return status;
+	}
 	return hr__graph_run(session, job.graph, job.feeds, with->in_count, job.fetches, with->out_count, with->outs, with->options, with->metadata);
 }
 

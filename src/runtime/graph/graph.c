@@ -3,6 +3,7 @@
 
 #include "core/base/status.h"
 #include "core/os/os.h"
+#include "runtime/graph/captured.h"
 #include "runtime/graph/graph.h"
 
 #define DEPTH 4u
@@ -95,6 +96,7 @@ static void free_graph(hr__graph *graph)
 {
 	uint64_t bytes, largest;
 	hr_name op;
+	hr__captured_forget(graph);
 	hr__values_drop(NULL, graph, &bytes, &largest, &op);
 	hr__variables_drop(NULL, graph->id);
 	for (uint32_t i = 0; i < graph->count; i++)

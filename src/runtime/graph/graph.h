@@ -37,6 +37,8 @@ struct hr__graph {
 	size_t touch_count;
 	uint32_t initialized;  /* number + 1 of the last node that initializes variables; 0 = none */
 	uint32_t builders, runs; /* threads that have entered or are running the graph; guarded by hr__runtime_lock */
+	struct hr__captured *captured; /* NULL: none; guarded by hr__runtime_lock (captured.h) */
+	uint32_t calls, refusals; /* of the function, and how often it could not be captured; guarded by the session's turn */
 	bool dropped;            /* freed at the end of its last run; guarded by hr__runtime_lock */
 };
 

@@ -4,6 +4,7 @@
 #include "core/base/text/text.h"
 #include "core/lms/lms.h"
 #include "core/os/os.h"
+#include "runtime/graph/captured.h"
 #include "runtime/graph/graph.h"
 
 struct result {
@@ -179,27 +180,108 @@ static hr_status run_all(struct graph_run *run, const hr_feed *feeds, size_t fee
 	for (size_t i = 0; i < feed_count; i++) hr__value_consume(feeds[i].value);
 	for (uint32_t n = 0; n < run->graph->count && !status; n++)
 		if (run->needed[n]) status = run_node(run, n);
-	if (!status) status = hand_out(run, fetches, fetch_count, outs);
+	return status ? status : hand_out(run, fetches, fetch_count, outs);
+}
+
+/* ---- for CUDA graphs ---- */
+
+/* Contents come from the host. */
+static bool is_source(const struct graph_node *node)
+{
+	return node->kind == HR__OP_CONSTANT;
+}
+
+static hr_status walk_node(struct graph_run *run, uint32_t n, const hr__graph_walker *walk)
+{
+	hr_status status = run_node(run, n);
+	hr__buffer *made = run->results[n][0].buffer;
+	return !status && is_source(&run->graph->nodes[n]) ? walk->keep(walk->context, made) : status;
+}
+
+static hr_status walk_nodes(struct graph_run *run, const hr__graph_walker *walk, bool sources)
+{
+	hr_status status = HR_OK;
+	for (uint32_t n = 0; n < run->graph->count && !status; n++)
+		if (run->needed[n] && is_source(&run->graph->nodes[n]) == sources) status = walk_node(run, n, walk);
+	return status;
+}
+
+static hr_status take_results(struct graph_run *run, const hr__graph_walker *walk)
+{
+	for (size_t i = 0; i < walk->fetch_count; i++) {
+		hr__value value;
+		hr_status status = hr__value_get(walk->fetches[i], &value);
+		if (status) return status;
+		const struct result *result = &run->results[value.node][value.output];
+		hr__buffer_keep(result->buffer);
+		walk->outs[i] = (hr__slot){ .type = value.type, .buffer = result->buffer, .offset = result->offset };
+	}
+	return HR_OK;
+}
+
+static hr_status walk_all(struct graph_run *run, const hr__graph_walker *walk)
+{
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < walk->feed_count && !status; i++) {
+		hr__value place;
+		status = hr__value_get(walk->feeds[i].placeholder, &place);
+		if (status) break;
+		hr__buffer_keep(walk->inputs[i].buffer);
+		run->fed[place.node] = walk->inputs[i];
+	}
+	if (!status) status = mark(run, walk->fetches, walk->fetch_count, true);
+	walk->prepare(walk->context, true);
+	if (!status) status = walk_nodes(run, walk, true);
+	walk->prepare(walk->context, false);
+	if (!status) status = walk_nodes(run, walk, false);
+	return status ? status : take_results(run, walk);
+}
+
+/* ---- tables of a run ---- */
+
+static void release_results(struct graph_run *run)
+{
 	for (uint32_t n = 0; n < run->graph->count; n++) {
 		hr__buffer_release(run->fed[n].buffer);
 		for (uint32_t i = 0; i < HR__OP_OUTPUTS; i++) hr__buffer_release(run->results[n][i].buffer);
 	}
-	return status;
+}
+
+/* *bytes gets the size of the tables at run->results. */
+static hr_status make_tables(struct graph_run *run, uint64_t *bytes)
+{
+	void *block;
+	uint32_t count = run->graph->count;
+	*bytes = count * (sizeof *run->results + sizeof *run->fed + sizeof *run->needed) + 1;
+	int error = hr__os()->alloc(*bytes, &block);
+	if (error) return hr__os_fail(error, "cannot get host memory to run a graph of %u node%s", count, hr__plural(count));
+	run->results = block;
+	run->fed = (hr__slot *)(run->results + count);
+	run->needed = (bool *)(run->fed + count);
+	return HR_OK;
 }
 
 static hr_status run_graph(struct graph_run *run, const hr_feed *feeds, size_t feed_count, const hr_value *fetches,
                            size_t fetch_count, hr_value *outs, bool effects)
 {
-	void *block;
-	uint32_t count = run->graph->count;
-	uint64_t bytes = count * (sizeof *run->results + sizeof *run->fed + sizeof *run->needed) + 1;
-	int error = hr__os()->alloc(bytes, &block);
-	if (error) return hr__os_fail(error, "cannot get host memory to run a graph of %u node%s", count, hr__plural(count));
-	run->results = block;
-	run->fed = (hr__slot *)(run->results + count);
-	run->needed = (bool *)(run->fed + count);
-	hr_status status = run_all(run, feeds, feed_count, fetches, fetch_count, outs, effects);
-	hr__os()->free(block, bytes);
+	uint64_t bytes;
+	hr_status status = make_tables(run, &bytes);
+	if (status) return status;
+	status = run_all(run, feeds, feed_count, fetches, fetch_count, outs, effects);
+	release_results(run);
+	hr__os()->free(run->results, bytes);
+	return status;
+}
+
+hr_status hr__graph_walk(hr__session *session, hr__graph *graph, const hr__graph_walker *walk)
+{
+	struct graph_run run = { .session = session, .graph = graph };
+	uint64_t bytes;
+	hr_status status = make_tables(&run, &bytes);
+	if (status) return status;
+	status = walk_all(&run, walk);
+	release_results(&run);
+	hr__os()->free(run.results, bytes);
 	return status;
 }
 
