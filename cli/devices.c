@@ -6,6 +6,7 @@
 #include "core/base/text/text.h"
 #include "command.h"
 #include "core/device/device.h"
+#include "headroom_runtime.h"
 #include "terminal/output.h"
 #include "terminal/term.h"
 
@@ -52,6 +53,33 @@ static void write_cuda(hr__json *json)
 	else hr__json_string(json, hr_last_message());
 }
 
+/* Whether a CUDA card computes the runtime's ops itself; the message says why not. */
+static bool computes(const char *device)
+{
+	hr_session session;
+	hr_session_options session_options;
+	hr_session_options_init(&session_options);
+	session_options.device = device;
+	if (hr_session_create(&session_options, &session)) return false;
+	bool does = hr_session_compute_check(session) == HR_OK;
+	hr_session_destroy(session);
+	return does;
+}
+
+/* "compute": null if the first CUDA device computes all ops of the runtime, or there is none; else the reason. */
+static void write_compute(hr__json *json, uint32_t count)
+{
+	hr_device_info info;
+	hr__json_key(json, "compute");
+	for (uint32_t i = 0; i < count; i++) {
+		if (info_at(i, &info) || strcmp(info.backend, "cuda") != 0) continue;
+		if (computes(info.name)) break;
+		hr__json_string(json, hr_last_message());
+		return;
+	}
+	hr__json_null(json);
+}
+
 static hr_status print_json(uint32_t count)
 {
 	hr__json json;
@@ -67,6 +95,7 @@ static hr_status print_json(uint32_t count)
 	}
 	hr__json_end_array(&json);
 	if (!status) write_cuda(&json);
+	if (!status) write_compute(&json, count);
 	hr__json_end_object(&json);
 	hr__output_json_end(&json);
 	return status;
@@ -111,6 +140,20 @@ static void print_cuda(void)
 	hr__term_wrap(text, 0, 0, hr__term_table_width());
 }
 
+/* Also if the first CUDA device leaves ops of the runtime to the host. */
+static void print_compute(uint32_t count)
+{
+	hr_device_info info;
+	char text[1024];
+	for (uint32_t i = 0; i < count; i++) {
+		if (info_at(i, &info) || strcmp(info.backend, "cuda") != 0) continue;
+		if (computes(info.name)) return;
+		snprintf(text, sizeof text, "\nRuntime: %s", hr_last_message());
+		hr__term_wrap(text, 0, 0, hr__term_table_width());
+		return;
+	}
+}
+
 static hr_status print_table(uint32_t count)
 {
 	hr_device_info info;
@@ -122,6 +165,7 @@ static hr_status print_table(uint32_t count)
 		print_device(&info);
 	}
 	print_cuda();
+	print_compute(count);
 	return HR_OK;
 }
 

@@ -133,8 +133,8 @@ HR_API hr_status hr_session_destroy(hr_session session);
 HR_API HR_CHECK_RESULT hr_status hr_session_enter(hr_session session);
 HR_API hr_status hr_session_leave(void);
 
-/* HR_OK: the session's ops are computed on its device. HR_UNSUPPORTED: they are computed by the host, on copies of values that are on the device; the
- * message says why. */
+/* HR_OK: the session's ops are computed on its device. HR_UNSUPPORTED: they, or products of matrices, are computed by the host, on copies of values that
+ * are on the device; the message says which, and why. */
 HR_API hr_status hr_session_compute_check(hr_session session);
 
 /* Waits until all work of the session is done. Returns the first error that an op detected while it ran, if any. */

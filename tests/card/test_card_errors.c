@@ -2,6 +2,8 @@
  * they have. */
 #include <dirent.h>
 #include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "card/support_card.h"
 #include "support_files.h"
@@ -63,6 +65,33 @@ static void test_without_nvrtc_the_host_computes(void)
 	CHECK_STATUS(HR_UNSUPPORTED, hr_session_compute_check(session));
 	CHECK_CONTAINS(hr_last_message(), "NVRTC");
 	check_adds();
+	leave(session);
+}
+
+/* A folder with NVRTC, and with something else under cuBLASLt's name, so that one of the machine's is not found. */
+static void test_without_cublaslt_the_host_multiplies(void)
+{
+	begin_on_stand_in();
+	char library[4600];
+	const char *folder = in_folder("nvrtc");
+	float is;
+	CHECK_EQ(0, mkdir(folder, 0700));
+	snprintf(library, sizeof library, "%s/libnvrtc.so.13", getenv("HEADROOM_CUDA_LIBRARIES"));
+	char *whole = realpath(library, NULL);
+	CHECK_EQ(0, symlink(whole, in_folder("nvrtc/libnvrtc.so.13")));
+	CHECK_EQ(0, symlink(whole, in_folder("nvrtc/libcublasLt.so.13")));
+	setenv("HEADROOM_CUDA_LIBRARIES", folder, 1);
+	hr_session session = enter();
+	CHECK_STATUS(HR_UNSUPPORTED, hr_session_compute_check(session));
+	CHECK_CONTAINS(hr_last_message(), "products of matrices of GPU:0: cuBLASLt is too old: it has no cublasLtCreate");
+	check_adds();
+	hr_value x = some_numbers();
+	hr_value product = hr_value_keep(hr_matmul(hr_reshape(x, HR_DIMS(1, COUNT)), hr_reshape(x, HR_DIMS(COUNT, 1))));
+	CHECK_STATUS(HR_OK, hr_value_fetch(product, &is, sizeof is));
+	CHECK(is == 91);
+	hr_value_release(product);
+	hr_value_release(x);
+	free(whole);
 	leave(session);
 }
 
@@ -274,7 +303,7 @@ static void test_errors_of_kernels_do_not_reach_variables(void)
 	leave(session);
 }
 
-TEST_MAIN(T(test_without_nvrtc_the_host_computes), T(test_an_old_card_leaves_ops_to_the_host), T(test_a_program_that_does_not_compile_is_named),
+TEST_MAIN(T(test_without_nvrtc_the_host_computes), T(test_without_cublaslt_the_host_multiplies), T(test_an_old_card_leaves_ops_to_the_host), T(test_a_program_that_does_not_compile_is_named),
           T(test_a_cache_that_cannot_be_written_is_not_needed), T(test_a_damaged_cache_is_replaced),
           T_WITHIN(test_each_call_that_fails_leaves_values_as_they_were, 120), T_WITHIN(test_each_call_of_the_first_op_can_fail, 120),
           T(test_errors_of_kernels_do_not_reach_variables))

@@ -288,9 +288,12 @@ hr_status hr_session_compute_check(hr_session handle)
 	hr_status status;
 	char why[256];
 	const hr__session *session = hr__session_of(handle, &status);
-	if (!session || !session->staging.id || session->card) return status;
-	hr__card_of(session->device, why, sizeof why);
-	return hr__fail(HR_UNSUPPORTED, "the host computes the ops of %s: %s", hr__device_name(session->device), why);
+	if (!session || !session->staging.id) return status;
+	const hr__card *card = hr__card_of(session->device, why, sizeof why);
+	if (!card) return hr__fail(HR_UNSUPPORTED, "the host computes the ops of %s: %s", hr__device_name(session->device), why);
+	const hr__card_facts *facts = hr__card_facts_of(card);
+	if (facts->cublaslt) return HR_OK;
+	return hr__fail(HR_UNSUPPORTED, "the host computes products of matrices of %s: %s", hr__device_name(session->device), facts->no_cublaslt);
 }
 
 hr_status hr_session_synchronize(hr_session handle)
