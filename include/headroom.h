@@ -316,6 +316,14 @@ HR_API HR_CHECK_RESULT hr_status hr_device_get_info(hr_device device, hr_device_
  * Errors in [physical] are those of hr_device_find. */
 HR_API HR_CHECK_RESULT hr_status hr_device_set_logical(const char *physical, const uint64_t *memory_limits, size_t count);
 
+/* Lets work on [peer], kernels and copies, access the memory that Headroom maps on [device], now and from now on. CUDA cards map
+ * memory for themselves alone until then. Lasts until hr_shutdown; a second call has no effect. Mapping memory on [device] takes
+ * longer afterwards. Memory of "direct" allocators on CUDA cards is not included: CUDA shares it by cuCtxEnablePeerAccess.
+ *
+ * HR_UNSUPPORTED  the devices are of different kinds, or the cards cannot access each other's memory
+ * HR_DEVICE_ERROR the driver refuses */
+HR_API HR_CHECK_RESULT hr_status hr_device_allow_access(hr_device device, hr_device peer);
+
 /* HR_OK when there is a CUDA device. Otherwise HR_NO_SUCH_DEVICE, and the message says why: no driver, a driver that is too old
  * or does not work, no permission, no card, or CUDA switched off. Programs can run without CUDA: GPU:0 is then an emulated
  * device. */

@@ -133,6 +133,10 @@ typedef struct hr_backend {
 	 * count it. HR_NO_HOST_MEMORY; HR_UNSUPPORTED: the device cannot do this. */
 	hr_status (*host_page_create)(void *device, hr_page *page);
 	hr_status (*host_page_destroy)(void *device, hr_page page);
+
+	/* Lets work on [peer], another device of this backend, access memory that is mapped on [device], now and later. Optional: without it,
+	 * all devices of the backend can access each other's memory. */
+	hr_status (*allow_access)(void *device, void *peer);
 } hr_backend;
 
 /* All fields 0, and struct_size as compiled. */

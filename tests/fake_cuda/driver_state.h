@@ -49,6 +49,7 @@ typedef struct mapping {
 	uint64_t base, size;
 	extent *memory;
 	bool accessible, plain;
+	unsigned peers;    /* bit n: card n may access it too */
 	bool freeing;      /* a free of it is queued */
 	CUmemoryPool pool; /* NULL = none */
 	CUcontext context; /* plain: its end frees it */

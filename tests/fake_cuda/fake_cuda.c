@@ -546,15 +546,30 @@ CUresult cuMemUnmap(CUdeviceptr base, size_t size)
 CUresult cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc *access, size_t count)
 {
 	BEGIN_IN_CONTEXT(cuMemSetAccess);
-	VALID(count == 1 && access->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE && access->location.id == context->card);
-	VALID(access->flags == HR__CU_MEM_ACCESS_FLAGS_PROT_READWRITE && whole_mappings(base, size));
+	unsigned cards_of_call = 0;
+	VALID(count > 0 && whole_mappings(base, size));
+	for (size_t i = 0; i < count; i++) {
+		VALID(access[i].location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE && access[i].flags == HR__CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+		VALID(access[i].location.id >= 0 && access[i].location.id < card_count());
+		cards_of_call |= 1u << access[i].location.id;
+	}
 	for (uint64_t at = base; at < base + size;) {
 		mapping *found = mapping_at(at);
-		found->accessible = true;
-		show(found);
+		found->peers |= cards_of_call;
+		found->accessible = found->accessible || (cards_of_call >> context->card & 1);
+		if (found->accessible) show(found);
 		at += found->size;
 	}
 	return end(result);
+}
+
+EXPORT int fake_cuda_accessible(uint64_t address, int card)
+{
+	pthread_mutex_lock(&lock);
+	mapping *found = mapping_at(address);
+	int accessible = found && (found->peers >> card & 1);
+	pthread_mutex_unlock(&lock);
+	return accessible;
 }
 
 CUresult map_plain(CUcontext context, CUdeviceptr *out, size_t size)

@@ -61,6 +61,9 @@ void fake_cuda_advance_clock(uint64_t ns);
 /* A kernel with [count] parameters of these sizes. [of_library]: its handle is a CUkernel, which launches accept too. */
 CUfunction fake_cuda_make_kernel(const char *name, int of_library, size_t count, const size_t *sizes);
 
+/* Whether [card] may access what is mapped at [address]. */
+int fake_cuda_accessible(uint64_t address, int card);
+
 /* A context that is not the primary one of any card, as of another library; and the depth of the calling thread's context stack. */
 CUcontext fake_cuda_foreign_context(void);
 unsigned fake_cuda_depth(void);

@@ -16,6 +16,7 @@ static struct {
 	const char *(*failed)(void);
 	CUcontext (*foreign_context)(void);
 	unsigned (*depth)(void);
+	int (*accessible)(uint64_t address, int card);
 	void (*advance_clock)(uint64_t ns);
 	CUresult (*init)(unsigned flags);
 	CUresult (*get_current)(CUcontext *out);
@@ -47,6 +48,7 @@ static void fake_cuda_load(const char *kind)
 	fake.failed = (const char *(*)(void))fake_cuda_symbol(library, "fake_cuda_failed");
 	fake.foreign_context = (CUcontext(*)(void))fake_cuda_symbol(library, "fake_cuda_foreign_context");
 	fake.depth = (unsigned (*)(void))fake_cuda_symbol(library, "fake_cuda_depth");
+	fake.accessible = (int (*)(uint64_t, int))fake_cuda_symbol(library, "fake_cuda_accessible");
 	fake.advance_clock = (void (*)(uint64_t))fake_cuda_symbol(library, "fake_cuda_advance_clock");
 	fake.init = (CUresult(*)(unsigned))fake_cuda_symbol(library, "cuInit");
 	fake.get_current = (CUresult(*)(CUcontext *))fake_cuda_symbol(library, "cuCtxGetCurrent");

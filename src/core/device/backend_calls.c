@@ -106,6 +106,12 @@ hr_status hr__call_unmap(hr__physical *device, uint64_t address, uint32_t count)
 	CALL(device, unmap, address, count);
 }
 
+hr_status hr__call_allow_access(hr__physical *device, hr__physical *peer)
+{
+	if (!device->table->allow_access) return HR_OK;
+	CALL(device, allow_access, peer->native);
+}
+
 hr_status hr__call_host_page_create(hr__physical *device, hr_page *page)
 {
 	if (!device->table->host_page_create)

@@ -159,6 +159,7 @@ hr_status hr__call_map(hr__physical *device, uint64_t address, const hr_page *pa
 hr_status hr__call_unmap(hr__physical *device, uint64_t address, uint32_t count);
 hr_status hr__call_host_page_create(hr__physical *device, hr_page *page);
 hr_status hr__call_host_page_destroy(hr__physical *device, hr_page page);
+hr_status hr__call_allow_access(hr__physical *device, hr__physical *peer);
 hr_status hr__call_plain_alloc(hr__physical *device, uint64_t bytes, uint64_t *address);
 hr_status hr__call_plain_free(hr__physical *device, uint64_t address, uint64_t bytes);
 hr_status hr__call_stream_create(hr__physical *device, hr_native_stream *stream);

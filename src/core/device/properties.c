@@ -42,6 +42,18 @@ uint64_t hr__device_obtainable(const hr__device *device)
 	return bytes;
 }
 
+HR_API hr_status hr_device_allow_access(hr_device handle, hr_device peer_handle)
+{
+	hr_status status;
+	hr__device *device = hr__device_of(handle, &status);
+	hr__device *peer = device ? hr__device_of(peer_handle, &status) : NULL;
+	if (!peer) return status;
+	if (device->physical == peer->physical) return HR_OK;
+	if (device->physical->table != peer->physical->table || device->pinned_for || peer->pinned_for)
+		return hr__fail(HR_UNSUPPORTED, "%s cannot access memory of %s: they are not devices of one kind", peer->name, device->name);
+	return hr__call_allow_access(device->physical, peer->physical);
+}
+
 HR_API hr_status hr_device_get_info(hr_device handle, hr_device_info *info)
 {
 	hr_status status;

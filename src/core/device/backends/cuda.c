@@ -10,7 +10,7 @@
  * Memory
  *
  * A page is a physical handle (cuMemCreate) and is mapped whole. Mapping a run of pages creates one mapping per page and sets
- * access for all of them in one call. Unmapping removes a whole run in one call: CUDA cannot unmap part of a mapping, but one call
+ * access for all of them in one call (cuda_access.c). Unmapping removes a whole run in one call: CUDA cannot unmap part of a mapping, but one call
  * can cover many mappings, no matter which calls created them. None of these calls waits for work on the device; device.h says
  * where the waiting happens.
  *
@@ -80,7 +80,7 @@ static hr_status identify(hr__cuda_card *opened, uint32_t index)
 	}
 	CUmemLocation here = { HR__CU_MEM_LOCATION_TYPE_DEVICE, opened->device };
 	opened->memory = (CUmemAllocationProp){ .type = HR__CU_MEM_ALLOCATION_TYPE_PINNED, .location = here };
-	opened->access = (CUmemAccessDesc){ .location = here, .flags = HR__CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
+	hr__cuda_access_open(opened);
 	return HR_OK;
 }
 
@@ -135,6 +135,7 @@ static void cuda_close(void *device)
 {
 	hr__cuda_card *closed = device;
 	hr__cuda_clock_stop(closed);
+	hr__cuda_access_close(closed);
 	hr__cuda.cuDevicePrimaryCtxRelease_v2(closed->device);
 	hr__os()->free(closed, sizeof *closed);
 }
@@ -157,22 +158,38 @@ static hr_status cuda_reserve(void *device, uint64_t bytes, uint64_t *address)
 	hr__cuda_card *on = device;
 	CUdeviceptr base = 0;
 	char of[48], size[24];
+	hr__cuda_range *range;
+	hr_status status = hr__cuda_range_make(on, bytes, &range);
+	if (status != HR_OK) return status;
 	CUresult result = HR__CUDA_IN_CONTEXT(on, cuMemAddressReserve, &base, bytes, on->page_bytes, 0, 0);
 	if (result != HR__CUDA_SUCCESS) {
 		snprintf(of, sizeof of, " of %s of addresses", hr__format_size(bytes, size, sizeof size));
-		return hr__cuda_failed_of(on, result, "cuMemAddressReserve", of);
+		status = hr__cuda_failed_of(on, result, "cuMemAddressReserve", of);
+	} else {
+		if (base % on->page_bytes != 0)
+			status = hr__fail(HR_DEVICE_ERROR, "cuMemAddressReserve on %s gave addresses that are not aligned to its pages", on->name);
+		if (status == HR_OK) status = hr__cuda_range_add(on, range, base);
+		if (status != HR_OK) HR__CUDA_IN_CONTEXT(on, cuMemAddressFree, base, bytes);
 	}
-	if (base % on->page_bytes != 0) {
-		HR__CUDA_IN_CONTEXT(on, cuMemAddressFree, base, bytes);
-		return hr__fail(HR_DEVICE_ERROR, "cuMemAddressReserve on %s gave addresses that are not aligned to its pages", on->name);
-	}
-	*address = base;
-	return HR_OK;
+	if (status != HR_OK) hr__cuda_range_free(range);
+	else *address = base;
+	return status;
 }
 
+/* The range is removed first: freed addresses may be reserved again at once, by another thread. */
 static hr_status cuda_release(void *device, uint64_t address, uint64_t bytes)
 {
-	CALL((hr__cuda_card *)device, cuMemAddressFree, address, bytes);
+	hr__cuda_card *on = device;
+	hr__cuda_range *range = hr__cuda_range_remove(on, address);
+	CUresult result = HR__CUDA_IN_CONTEXT(on, cuMemAddressFree, address, bytes);
+	if (result != HR__CUDA_SUCCESS && range) {
+		hr_status added = hr__cuda_range_add(on, range, address); /* there is room for it */
+		HR_ASSERT(added == HR_OK);
+		(void)added;
+	} else if (range) {
+		hr__cuda_range_free(range);
+	}
+	return result == HR__CUDA_SUCCESS ? HR_OK : hr__cuda_failed(on, result, "cuMemAddressFree");
 }
 
 /* A full card is often full because of other processes, so the message gives its free memory. */
@@ -227,7 +244,7 @@ static hr_status cuda_host_page_create(void *device, hr_page *page)
 }
 
 /* Called in the context. *symbol is set to the call that failed. */
-static CUresult map_run(const hr__cuda_card *on, uint64_t address, const hr_page *pages, uint32_t count, const char **symbol)
+static CUresult map_run(hr__cuda_card *on, uint64_t address, const hr_page *pages, uint32_t count, const char **symbol)
 {
 	CUresult result = HR__CUDA_SUCCESS;
 	uint32_t mapped = 0;
@@ -237,7 +254,7 @@ static CUresult map_run(const hr__cuda_card *on, uint64_t address, const hr_page
 	}
 	*symbol = "cuMemMap";
 	if (result == HR__CUDA_SUCCESS) {
-		result = hr__cuda.cuMemSetAccess(address, count * on->page_bytes, &on->access, 1);
+		result = hr__cuda_access_set(on, address, count);
 		*symbol = "cuMemSetAccess";
 	}
 	/* If this fails too, nothing can be done: the pages stay mapped, and CUDA will refuse to map others there. */
@@ -265,8 +282,10 @@ static hr_status cuda_unmap(void *device, uint64_t address, uint32_t count)
 {
 	hr__cuda_card *on = device;
 	char of[48];
+	hr__cuda_access_note(on, address, count, false);
 	CUresult result = HR__CUDA_IN_CONTEXT(on, cuMemUnmap, address, count * on->page_bytes);
 	if (result == HR__CUDA_SUCCESS) return HR_OK;
+	hr__cuda_access_note(on, address, count, true);
 	snprintf(of, sizeof of, " of %u page%s", count, hr__plural(count));
 	return hr__cuda_failed_of(on, result, "cuMemUnmap", of);
 }
@@ -500,4 +519,5 @@ const hr_backend hr__backend_cuda = {
 	.timed_event_create = cuda_timed_event_create,
 	.host_page_create = cuda_host_page_create,
 	.host_page_destroy = cuda_page_destroy,
+	.allow_access = hr__cuda_allow_access,
 };

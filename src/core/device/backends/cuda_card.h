@@ -17,13 +17,23 @@ typedef struct hr__cuda_calls {
 
 extern hr__cuda_calls hr__cuda;
 
+#define HR__CUDA_MAX_CARDS 64u
+
+typedef struct hr__cuda_range hr__cuda_range; /* reserved addresses (cuda_access.c) */
+
 typedef struct hr__cuda_card {
 	CUdevice device;
 	CUcontext context;
 	uint64_t page_bytes, total_bytes;
 	CUmemAllocationProp memory; /* properties of a page */
-	CUmemAccessDesc access;
 	char name[64];
+
+	/* cuda_access.c */
+	hr__lock access_lock; /* HR__RANK_DEVICE; guards the fields below */
+	CUmemAccessDesc access[HR__CUDA_MAX_CARDS]; /* of this card and others; entries below access_count never change */
+	hr__atomic_u32 access_count;                /* written with the lock held */
+	hr__cuda_range **ranges;                    /* in the order of their addresses */
+	size_t range_count, range_capacity;
 
 	/* cuda_clock.c */
 	CUstream clock;      /* the stream on which bases are recorded */
@@ -85,6 +95,25 @@ uint32_t hr__cuda_count_devices(bool enabled);
 
 /* The first of HR__CUDA_KERNEL_CALLS that the driver lacks; NULL = it has all. */
 const char *hr__cuda_lacks(void);
+
+/* ---- access to the card's pages (cuda_access.c) ---- */
+
+void hr__cuda_access_open(hr__cuda_card *card);
+void hr__cuda_access_close(hr__cuda_card *card);
+
+/* A record of [bytes] of addresses that are about to be reserved. */
+hr_status hr__cuda_range_make(const hr__cuda_card *card, uint64_t bytes, hr__cuda_range **out);
+void hr__cuda_range_free(hr__cuda_range *range);
+hr_status hr__cuda_range_add(hr__cuda_card *card, hr__cuda_range *range, uint64_t base);
+hr__cuda_range *hr__cuda_range_remove(hr__cuda_card *card, uint64_t base); /* NULL = not known */
+
+/* Makes pages that were just mapped accessible. Called in the card's context. */
+CUresult hr__cuda_access_set(hr__cuda_card *card, uint64_t address, uint32_t count);
+/* Notes whether the pages are mapped: false before they are unmapped, true again if that fails. */
+void hr__cuda_access_note(hr__cuda_card *card, uint64_t address, uint32_t count, bool mapped);
+
+/* hr_backend.allow_access */
+hr_status hr__cuda_allow_access(void *device, void *peer);
 
 /* ---- the clock (cuda_clock.c) ---- */
 
