@@ -32,10 +32,15 @@ static hr_status create_segments(hr_device device, hr_allocator *out)
 	return hr_allocator_create(device, &options, out);
 }
 
+static hr_status find_device(c10::DeviceIndex index, hr_device *out)
+{
+	return hr_device_find(("GPU:" + std::to_string(int(index))).c_str(), out);
+}
+
 static hr_status describe(Gpu &gpu)
 {
 	hr_device_info info;
-	hr_status status = hr_device_find(("GPU:" + std::to_string(int(gpu.index))).c_str(), &gpu.device);
+	hr_status status = find_device(gpu.index, &gpu.device);
 	hr_device_info_init(&info);
 	if (status || (status = hr_device_get_info(gpu.device, &info))) return status;
 	gpu.name = info.name;
@@ -642,15 +647,25 @@ struct CudaAllocator final : native::CUDAAllocator {
 			"the memory of this tensor cannot be opened: it was sent by another version of PyTorch, or by its native allocator with expandable_segments:True");
 		return open_handle(handle);
 	}
+	// PyTorch calls it before the first copy between two GPUs that can access each other's memory.
 	void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex other) override
 	{
-		TORCH_CHECK(false, "cuda:", int(device), " cannot access memory of cuda:", int(other), " directly, because Headroom maps memory for its own GPU only. "
-			"Copy tensors between GPUs through the host: tensor.cpu().to(device)");
+		hr_device owner, user;
+		hr_status status = find_device(other, &owner);
+		if (!status) status = find_device(device, &user);
+		if (!status) status = hr_device_allow_access(owner, user);
+		if (status) throw_status(status);
+		// For memory of cudaMalloc: shareable blocks, and those of other libraries.
+		cuda::CUDAGuard guard(device);
+		cudaError_t error = cudaDeviceEnablePeerAccess(other, 0);
+		if (error == cudaErrorPeerAccessAlreadyEnabled) (void)cudaGetLastError();
+		else C10_CUDA_CHECK(error);
 	}
-	cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream, bool) override
+	// [peers]: enablePeerAccess was called for both directions.
+	cudaError_t memcpyAsync(void *to, int to_device, const void *from, int from_device, size_t bytes, cudaStream_t stream, bool peers) override
 	{
-		if (to_device != from_device) return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
-		return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+		if (peers || to_device == from_device) return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+		return cudaMemcpyPeerAsync(to, to_device, from, from_device, bytes, stream);
 	}
 };
 

@@ -15,11 +15,11 @@ LIMIT = GIB
 ALONE = {} if NATIVE else {"limit": LIMIT, "lms": True}
 
 
-def evictions():
+def evictions(device):
     if NATIVE:
         return 0
     import headroom.torch
-    return headroom.torch.lms_stats()["num_evictions"]
+    return headroom.torch.lms_stats(device)["num_evictions"]
 
 
 def crowd(torch, device="cuda"):
@@ -27,11 +27,11 @@ def crowd(torch, device="cuda"):
     return [torch.full((64 * MIB,), value, dtype=torch.uint8, device=device) for value in range(24)]
 
 
-def check_crowd(tensors):
-    before = evictions()
+def check_crowd(tensors, device=0):
+    before = evictions(device)
     for value, tensor in enumerate(tensors):
         equal((int(tensor.min()), int(tensor.max())), (value, value))
-    assert NATIVE or evictions() > before, "nothing was evicted"
+    assert NATIVE or evictions(device) > before, "nothing was evicted"
 
 
 def within_limit(torch):
@@ -217,6 +217,30 @@ def compiled():
             close(train(torch, model, data, step), expected)
             within_limit(torch)
             model = fast = None
+    finish()
+
+
+@group("gpus")
+def gpus():
+    torch = install(**ALONE)
+    if torch.cuda.device_count() < 2:
+        skip("tensors of several GPUs", "there is one GPU")
+        return
+    with check("a second GPU evicts to its own limit"):
+        others = crowd(torch, "cuda:1")
+        check_crowd(others, 1)
+        assert NATIVE or torch.cuda.memory_reserved(1) <= LIMIT
+    with check("copies between GPUs, contiguous and not"):
+        first = [torch.full((64 * MIB,), value, dtype=torch.uint8, device="cuda:0") for value in range(24)]
+        for value, tensor in enumerate(first):
+            others[value].copy_(tensor)
+            equal(int(others[value].max()), value)
+        square = torch.arange(1 << 20, dtype=torch.int32, device="cuda:0").view(1024, 1024)
+        equal(bool((square.t().to("cuda:1").cpu() == square.t().cpu()).all()), True)
+        target = torch.zeros(1024, 1024, dtype=torch.int64, device="cuda:1")
+        target.t().copy_(square)
+        equal(bool((target.t().cpu() == square.cpu()).all()), True)
+        check_crowd(first)
     finish()
 
 

@@ -489,6 +489,23 @@ static void sections_have_arguments_of_several_gpus()
 	MUST(headroom_torch_pinned_records() == pinned);
 }
 
+static void peers_access_what_is_mapped()
+{
+	uint32_t first = device_of(0).id, second = device_of(1).id;
+	MUST(accessible.empty() && peers.empty());
+	for (int i = 0; i < 2; i++) allocator->enablePeerAccess(1, 0);
+	MUST((accessible == std::set<std::pair<uint32_t, uint32_t>>{{first, second}}) && (peers == std::set<std::pair<int, int>>{{1, 0}}));
+	allocator->enablePeerAccess(0, 1);
+	MUST(accessible.count({second, first}) && accessible.size() == 2 && peers.size() == 2);
+	MUST(message_of([] { allocator->enablePeerAccess(0, 5); }).find("GPU:5") != std::string::npos);
+	std::vector<char> from(MIB, 7), to(MIB);
+	int before = peer_copies;
+	MUST(allocator->memcpyAsync(to.data(), 1, from.data(), 0, MIB, nullptr, true) == cudaSuccess && peer_copies == before && to == from);
+	to[0] = 0;
+	MUST(allocator->memcpyAsync(to.data(), 1, from.data(), 0, MIB, nullptr, false) == cudaSuccess && peer_copies == before + 1 && to == from);
+	MUST(allocator->memcpyAsync(to.data(), 1, from.data(), 1, MIB, nullptr, false) == cudaSuccess && peer_copies == before + 1);
+}
+
 static void threads_use_gpus_of_their_own()
 {
 	std::vector<std::thread> threads;
@@ -526,7 +543,7 @@ int main()
 		CASE(a_graph_and_tensors_share_the_limit), CASE(a_graph_keeps_the_arguments_of_a_section), CASE(tensors_are_freed_and_moved_during_a_capture),
 		CASE(a_capture_that_finds_no_room_raises), CASE(a_pool_of_one_thread_takes_nothing_of_others), CASE(every_gpu_evicts_to_its_own_limit),
 		CASE(a_copy_between_gpus_restores_both_sides), CASE(a_copy_from_a_gpu_without_room_reads_the_host_copy), CASE(a_graph_of_one_gpu_keeps_nothing_of_another),
-		CASE(sections_have_arguments_of_several_gpus), CASE(threads_use_gpus_of_their_own), CASE(a_step_is_one_of_all_gpus),
+		CASE(sections_have_arguments_of_several_gpus), CASE(peers_access_what_is_mapped), CASE(threads_use_gpus_of_their_own), CASE(a_step_is_one_of_all_gpus),
 #undef CASE
 	};
 	for (const auto &check : checks) {

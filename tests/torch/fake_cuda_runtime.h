@@ -38,6 +38,9 @@ static std::set<cudaEvent_t> pending; // events that have not happened
 static bool hold_events;              // new events do not happen
 static std::map<std::pair<uint32_t, uint64_t>, hr_stream> numbers; // of streams that the plug-in has told Headroom about, by device
 static long next_handle = 0x1000, synchronizations;
+static std::set<std::pair<int, int>> peers;                 // the first GPU may access memory of cudaMalloc of the second
+static std::set<std::pair<uint32_t, uint32_t>> accessible;  // memory that Headroom maps on the first device is accessible to the second
+static int peer_copies;
 static thread_local int current_device;
 
 static void touch(cudaStream_t stream)
@@ -105,6 +108,23 @@ cudaError_t cudaDeviceSynchronize()
 	return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned)
+{
+	std::lock_guard<std::mutex> guard(runtime_lock);
+	must(other != current_device, "a GPU is not its own peer", 0);
+	return peers.insert({current_device, other}).second ? cudaSuccess : cudaErrorPeerAccessAlreadyEnabled;
+}
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind, cudaStream_t)
+{
+	memcpy(to, from, bytes);
+	return cudaSuccess;
+}
+cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t bytes, cudaStream_t)
+{
+	memcpy(to, from, bytes);
+	peer_copies++;
+	return cudaSuccess;
+}
 cudaError_t cudaMalloc(void **address, size_t bytes) { *address = aligned_alloc(512, (bytes + 511) / 512 * 512); return cudaSuccess; }
 cudaError_t cudaFree(void *address) { free(address); return cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { *free = 512 * MIB; *total = 1024 * MIB; return cudaSuccess; }
@@ -154,6 +174,12 @@ hr_status hr_stream_forget(hr_device device, hr_stream stream)
 	return hr_stream_destroy(device, stream);
 }
 hr_status hr_cuda_check(void) { return HR_OK; }
+hr_status hr_device_allow_access(hr_device device, hr_device peer)
+{
+	std::lock_guard<std::mutex> guard(runtime_lock);
+	accessible.insert({device.id, peer.id});
+	return HR_OK;
+}
 
 #ifdef RUNTIME_ONLY
 }
