@@ -8,9 +8,17 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <headroom_backend.h>
+
+#include <cerrno>
 #include <functional>
 
-extern "C" int64_t headroom_torch_pinned_records(void);
+extern "C" {
+int64_t headroom_torch_pinned_records(void);
+void hr_fault_os_install(void); // tests/fault_os.h
+void hr_fault_os_fail_nth(uint64_t n, bool forever, int error);
+uint64_t hr_fault_os_calls(void);
+}
 
 // ---- ops ----
 
@@ -40,7 +48,7 @@ static void launch(c10::Device on, std::function<void()> kernel)
 		return;
 	}
 	auto number = numbers.find({device.id, reinterpret_cast<uint64_t>(stream)});
-	MUST(hr_stream_synchronize(device, number == numbers.end() ? HR_STREAM_DEFAULT : number->second) == HR_OK);
+	TORCH_CHECK(hr_stream_synchronize(device, number == numbers.end() ? HR_STREAM_DEFAULT : number->second) == HR_OK, hr_last_message());
 	kernel();
 }
 
@@ -53,18 +61,20 @@ static at::Tensor make_tensor(size_t bytes)
 }
 
 static unsigned char *bytes_of(const at::Tensor &tensor) { return static_cast<unsigned char *>(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get()); }
+// For kernels: throws if the op could not be given its inputs.
+static unsigned char *data_of(const at::Tensor &tensor) { return static_cast<unsigned char *>(tensor.mutable_data_ptr()); }
 static size_t size_of(const at::Tensor &tensor) { return static_cast<size_t>(tensor.unsafeGetTensorImpl()->numel()); }
 
 static void kernel_fill(const at::Tensor &x, int64_t value)
 {
-	launch(x.device(), [at = bytes_of(x), size = size_of(x), value] { memset(at, int(value), size); });
+	launch(x.device(), [at = data_of(x), size = size_of(x), value] { memset(at, int(value), size); });
 }
 
 static at::Tensor kernel_add(const at::Tensor &x, const at::Tensor &y)
 {
 	c10::cuda::CUDAGuard guard(x.device());
 	at::Tensor sum = make_tensor(size_of(x));
-	launch(x.device(), [a = bytes_of(x), b = bytes_of(y), to = bytes_of(sum), size = size_of(x)] {
+	launch(x.device(), [a = data_of(x), b = data_of(y), to = data_of(sum), size = size_of(x)] {
 		for (size_t i = 0; i < size; i += 512) memset(to + i, a[i] + b[i], 512);
 	});
 	return sum;
@@ -73,7 +83,7 @@ static at::Tensor kernel_add(const at::Tensor &x, const at::Tensor &y)
 static int64_t kernel_read(const at::Tensor &x)
 {
 	int64_t value = -1;
-	launch(x.device(), [&, at = bytes_of(x), size = size_of(x)] {
+	launch(x.device(), [&, at = data_of(x), size = size_of(x)] {
 		for (size_t i = 1; i < size; i++) must(at[i] == at[0], "all bytes of a tensor are equal", __LINE__);
 		value = at[0];
 	});
@@ -83,8 +93,8 @@ static int64_t kernel_read(const at::Tensor &x)
 // As PyTorch copies between GPUs: on the stream of the source, before and after which that of the target waits.
 static void kernel_copy(const at::Tensor &to, const at::Tensor &from)
 {
-	MUST(hr_stream_synchronize(device_of(to.device().index()), HR_STREAM_DEFAULT) == HR_OK);
-	launch(from.device(), [to = bytes_of(to), at = bytes_of(from), size = size_of(from)] { memcpy(to, at, size); });
+	TORCH_CHECK(hr_stream_synchronize(device_of(to.device().index()), HR_STREAM_DEFAULT) == HR_OK, hr_last_message());
+	launch(from.device(), [to = data_of(to), at = data_of(from), size = size_of(from)] { memcpy(to, at, size); });
 }
 
 TORCH_LIBRARY(check, library)
@@ -531,8 +541,118 @@ static void a_step_is_one_of_all_gpus()
 	MUST(headroom_torch_allocator_of(2) == 0 && headroom_torch_allocator_of(-1) == 0);
 }
 
+// ---- faults ----
+
+struct Faults {
+	const char *name;
+	void (*fail)(uint64_t nth);
+	uint64_t (*calls)();
+	uint64_t least; // calls of a step
+};
+
+constexpr Faults FAULTS[] = {
+	{"device", [](uint64_t nth) { hr_backend_fail_nth(nth, false, HR_DEVICE_ERROR); }, hr_backend_calls, 100},
+	{"device memory", [](uint64_t nth) { hr_backend_fail_nth(nth, false, HR_OUT_OF_MEMORY); }, hr_backend_calls, 100},
+	{"system", [](uint64_t nth) { hr_fault_os_fail_nth(nth, false, ENOMEM); }, hr_fault_os_calls, 1},
+	{"runtime", [](uint64_t nth) { runtime_calls = 0; fails_at = long(nth); }, [] { return uint64_t(runtime_calls.load()); }, 2},
+};
+
+// Every input is used, results of one GPU go to the other, and memory passes between streams. [here] is only read.
+static void faulty_step(const std::vector<at::Tensor> &here, const std::vector<at::Tensor> &there)
+{
+	cudaStream_t raw = external_stream();
+	c10::cuda::CUDAStream external = c10::cuda::getStreamFromExternal(raw, 0), pooled = c10::cuda::getStreamFromPool();
+	c10::DataPtr small = allocator->allocate(64 * KIB), made;
+	allocator->recordStream(small, external);
+	allocator->recordStream(small, pooled);
+	{
+		c10::cuda::CUDAStreamGuard guard(external);
+		made = allocator->allocate(3 * KIB);
+	}
+	for (size_t i = 0; i < here.size(); i++) {
+		at::Tensor sum = add(here[i], here[(i + 3) % here.size()]);
+		copy(there[i], sum);
+	}
+	for (size_t i = 0; i < there.size(); i++) MUST(value_of(there[i]) == int64_t(i + (i + 3) % here.size()));
+}
+
+// All tensors are evicted, and their memory is unmapped, so that the next step maps it again.
+static void evict_all()
+{
+	for (int device = 0; device < 2; device++) {
+		hr_allocator of{headroom_torch_allocator_of(device)};
+		MUST(hr_lms_reclaim_inactive(of, 0, nullptr) == HR_OK && hr_allocator_trim(of, nullptr) == HR_OK);
+	}
+}
+
+static void check_all()
+{
+	for (int device = 0; device < 2; device++) {
+		hr_allocator of{headroom_torch_allocator_of(device)};
+		if (hr_allocator_check(of) || hr_lms_check(of)) must(false, hr_last_message(), __LINE__);
+	}
+}
+
+static void each_call_of_a_step_may_fail(const Faults &faults, bool every, const std::vector<at::Tensor> &here, const std::vector<at::Tensor> &there)
+{
+	uint64_t raised = 0, steps = 0, reached = 0, missed = 0, stride = every || faults.least < 100 ? 1 : 11;
+	for (uint64_t nth = 1; missed < 3;) { // not each step makes as many calls
+		steps++;
+		evict_all();
+		faults.fail(nth);
+		try {
+			faulty_step(here, there);
+		} catch (const c10::Error &) {
+			raised++;
+		}
+		uint64_t calls = faults.calls();
+		faults.fail(0);
+		if (calls >= nth) {
+			reached = nth;
+			nth += stride;
+			missed = 0;
+		} else {
+			missed++;
+		}
+		check_all();
+		faulty_step(here, there);
+		for (size_t i = 0; i < here.size(); i++) MUST(value_of(here[i]) == int64_t(i));
+	}
+	fprintf(stderr, "  %s: %llu steps, %llu raised, up to call %llu\n", faults.name, (unsigned long long)steps, (unsigned long long)raised,
+		(unsigned long long)reached);
+	MUST(reached >= faults.least);
+}
+
+// Every Nth call fails once during a step: the step is right or raises, its inputs are intact, and the next step is right.
+static void a_step_survives_each_call_that_fails()
+{
+	constexpr size_t SMALL = MIB, LIMIT_OF_FAULTS = 10 * MIB;
+	const char *scale = getenv("HR_TEST_SCALE");
+	int64_t pinned = headroom_torch_pinned_records(), base[] = {allocated(0), allocated(1)};
+	double before = allocator->getMemoryFraction(0);
+	for (c10::DeviceIndex device : {0, 1}) MUST(hr_lms_set_limit(hr_allocator{headroom_torch_allocator_of(device)}, LIMIT_OF_FAULTS) == HR_OK);
+	{
+		std::vector<at::Tensor> here, there;
+		for (int i = 0; i < 12; i++) here.push_back(filled(SMALL, i));
+		{
+			c10::cuda::CUDAGuard guard(1);
+			for (int i = 0; i < 12; i++) there.push_back(filled(SMALL, 0));
+		}
+		for (int i = 0; i < 3; i++) faulty_step(here, there);
+		for (const Faults &faults : FAULTS) each_call_of_a_step_may_fail(faults, scale && atof(scale) >= 3, here, there);
+		MUST(evictions(0) > 1000 && evictions(1) > 1000);
+	}
+	allocator->emptyCache({0, 0});
+	for (c10::DeviceIndex device : {0, 1}) {
+		MUST(hr_lms_set_limit(hr_allocator{headroom_torch_allocator_of(device)}, 0) == HR_OK);
+		MUST(allocated(device) == base[device]);
+	}
+	MUST(headroom_torch_pinned_records() == pinned && allocator->getMemoryFraction(0) == before);
+}
+
 int main()
 {
+	hr_fault_os_install(); // before the first device
 	Settings settings;
 	settings.limit = LIMIT;
 	settings.lms = 1;
@@ -544,6 +664,7 @@ int main()
 		CASE(a_capture_that_finds_no_room_raises), CASE(a_pool_of_one_thread_takes_nothing_of_others), CASE(every_gpu_evicts_to_its_own_limit),
 		CASE(a_copy_between_gpus_restores_both_sides), CASE(a_copy_from_a_gpu_without_room_reads_the_host_copy), CASE(a_graph_of_one_gpu_keeps_nothing_of_another),
 		CASE(sections_have_arguments_of_several_gpus), CASE(peers_access_what_is_mapped), CASE(threads_use_gpus_of_their_own), CASE(a_step_is_one_of_all_gpus),
+		CASE(a_step_survives_each_call_that_fails),
 #undef CASE
 	};
 	for (const auto &check : checks) {

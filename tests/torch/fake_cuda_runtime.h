@@ -7,6 +7,7 @@
 #include <headroom.h>
 #include <torch/version.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -43,6 +44,11 @@ static std::set<std::pair<uint32_t, uint32_t>> accessible;  // memory that Headr
 static int peer_copies;
 static thread_local int current_device;
 
+// Call number [fails_at] of those that can fail does, counted from 1; 0 = none does.
+static std::atomic<long> runtime_calls, fails_at;
+static bool call_fails() { return ++runtime_calls == fails_at; }
+#define MAY_FAIL do { if (call_fails()) return cudaErrorUnknown; } while (0)
+
 static void touch(cudaStream_t stream)
 {
 	must(!capturing.count(stream), "an event is recorded on a stream that is captured", 0);
@@ -77,12 +83,14 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
 {
+	MAY_FAIL;
 	std::lock_guard<std::mutex> guard(runtime_lock);
 	*event = reinterpret_cast<cudaEvent_t>(next_handle += 16);
 	return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
+	MAY_FAIL;
 	std::lock_guard<std::mutex> guard(runtime_lock);
 	touch(stream);
 	if (hold_events) pending.insert(event);
@@ -95,6 +103,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t, unsigned)
 {
+	MAY_FAIL;
 	std::lock_guard<std::mutex> guard(runtime_lock);
 	touch(stream);
 	return cudaSuccess;
@@ -107,7 +116,7 @@ cudaError_t cudaDeviceSynchronize()
 	synchronizations++;
 	return cudaSuccess;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { MAY_FAIL; return cudaSuccess; }
 cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned)
 {
 	std::lock_guard<std::mutex> guard(runtime_lock);
@@ -125,7 +134,7 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t byt
 	peer_copies++;
 	return cudaSuccess;
 }
-cudaError_t cudaMalloc(void **address, size_t bytes) { *address = aligned_alloc(512, (bytes + 511) / 512 * 512); return cudaSuccess; }
+cudaError_t cudaMalloc(void **address, size_t bytes) { MAY_FAIL; *address = aligned_alloc(512, (bytes + 511) / 512 * 512); return cudaSuccess; }
 cudaError_t cudaFree(void *address) { free(address); return cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { *free = 512 * MIB; *total = 1024 * MIB; return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }

@@ -33,8 +33,11 @@ if probe.returncode:
 PROGRAM = BEGIN + """
 plugin, output = _build.build(True), sys.argv[2]
 folder = Path(torch.__file__).resolve().parent / "lib"
+root, faults = Path(sys.argv[1]).resolve().parents[2], output + ".faults.so"
+subprocess.run([os.environ.get("CC") or "cc", "-shared", "-fPIC", f"-I{root}/include", f"-I{root}/src", f"-I{root}/tests", str(root / "tests/fault_os.c"),
+                str(_library.path()), "-o", faults], check=True)
 # What the program does not supply of CUDA's runtime is in PyTorch's own, which cannot start here and is not called.
-libraries = [str(plugin), f"-L{folder}", "-lc10_cuda", "-lc10", "-ltorch_cpu", str(_library.path()), f"-Wl,-rpath,{folder}:{_library.path().parent}"]
+libraries = [str(plugin), faults, f"-L{folder}", "-lc10_cuda", "-lc10", "-ltorch_cpu", str(_library.path()), f"-Wl,-rpath,{folder}:{_library.path().parent}"]
 subprocess.run(command + ["-g", "-fvisibility=default", "-rdynamic", sys.argv[1], "-o", output, *libraries, "-Wl,--unresolved-symbols=ignore-all"], check=True)
 nvidia = sorted(Path(torch.__file__).resolve().parents[1].glob("nvidia/*/lib"))
 environment = dict(os.environ, HEADROOM_EMULATED=f"memory=1GiB,devices={sys.argv[3]}", FAKE_GPUS=sys.argv[3], LD_LIBRARY_PATH=":".join(map(str, nvidia)))
