@@ -362,12 +362,11 @@ static void skip_pinned()
 // Whether an op of the calling thread that uses [records] is captured into a graph.
 static bool is_captured(const std::vector<Record *> &records)
 {
-	if (!front.captures || front.captures->load(std::memory_order_acquire) == 0) return false;
 	c10::DeviceIndex last = -1;
 	for (const Record *record : records) {
 		if (record->device == last) continue;
 		last = record->device;
-		if (front.captured(last)) return true;
+		if (is_captured_on(last)) return true;
 	}
 	return false;
 }
@@ -422,12 +421,11 @@ static void adopt_outputs(const Frame &frame, const at::RecordFunction &function
 
 // ---- recipes ----
 
-// Results of the backward pass and of optimizers are used once, soon. A graph computes its results when it is replayed.
+// Results of the backward pass and of optimizers are used once, soon.
 static bool may_be_repeated(const OpInfo &info, const Frame &frame)
 {
 	static const hr_name gradients = hr_name_intern("gradients"), optimizer = hr_name_intern("optimizer");
-	return info.repeatable && !frame.results_are_last && !frame.failed && !frame.on_host && names.tag != gradients && names.tag != optimizer &&
-		!(front.captured && front.captured());
+	return info.repeatable && !frame.results_are_last && !frame.failed && !frame.on_host && names.tag != gradients && names.tag != optimizer;
 }
 
 static void end_recipes(Frame &frame, const at::RecordFunction &function)

@@ -103,6 +103,10 @@ void handle_forks();
 // The one front of the process, and the allocator of its first device. Set once, before the first allocation.
 extern FrontTable front;
 extern hr_allocator allocator;
+inline bool is_captured_on(c10::DeviceIndex device)
+{
+	return front.captures && front.captures->load(std::memory_order_acquire) > 0 && front.captured(device);
+}
 inline c10::DeviceIndex index_of(c10::Device device) { return device.has_index() ? device.index() : c10::DeviceIndex(0); }
 extern bool lms_enabled;
 extern bool verifies; // settings.verify

@@ -431,6 +431,7 @@ PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::A
 	// An op around this one writes such an input, perhaps later and in its own kernel.
 	for (const Record *record : recipe->records)
 		if (record->written == outermost_op) return nullptr;
+	if (recipe->device >= 0 && is_captured_on(recipe->device)) return nullptr; // the results are computed when the graph is replayed
 	if (draws_numbers(op, arguments)) {
 		if (recipe->device < 0) return nullptr;
 		at::Generator generator = at::globalContext().defaultGenerator(device_at(recipe->device));
