@@ -310,3 +310,4 @@ static inline uint64_t __umul64hi(uint64_t a, uint64_t b)
 	}                                                                                                   \
 	}                                                                                                   \
 	static void name##_body(const type &arg)
+#define FITTING_KERNEL(name, type, threads, blocks) KERNEL(name, type)

@@ -193,7 +193,7 @@ template <class F> BOTH float row_join(float x, F join)
 	return join(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-KERNEL(hr_tensor_attend, hr__k_attend)
+FITTING_KERNEL(hr_tensor_attend, hr__k_attend, WARPS * WARP, 3)
 {
 	alignas(16) __shared__ float k_rows[SIDE][ROW];
 	alignas(16) __shared__ float v_rows[SIDE][ROW];
@@ -260,7 +260,7 @@ BOTH float number_of(const hr__k_attend &arg, const void *of, int64_t number, in
 	return row < arg.rows ? ((const float *)of)[number * arg.rows + row] : 0;
 }
 
-KERNEL(hr_tensor_queries, hr__k_attend)
+FITTING_KERNEL(hr_tensor_queries, hr__k_attend, WARPS * WARP, 2)
 {
 	alignas(16) __shared__ float k_rows[SIDE][ROW];
 	alignas(16) __shared__ float v_rows[SIDE][ROW];
@@ -298,7 +298,7 @@ KERNEL(hr_tensor_queries, hr__k_attend)
 	}
 }
 
-KERNEL(hr_tensor_keys, hr__k_attend)
+FITTING_KERNEL(hr_tensor_keys, hr__k_attend, WARPS * WARP, 2)
 {
 	alignas(16) __shared__ float q_rows[SIDE][ROW];
 	alignas(16) __shared__ float y_rows[SIDE][ROW];

@@ -12,6 +12,8 @@ typedef unsigned int uint32_t;
 typedef long long int64_t;
 typedef unsigned long long uint64_t;
 #define KERNEL(name, type) extern "C" __global__ void name(const __grid_constant__ type arg)
+// A kernel of which [blocks] blocks of [threads] are to fit on a processor at a time: it gets so few registers.
+#define FITTING_KERNEL(name, type, threads, blocks) extern "C" __global__ __launch_bounds__(threads, blocks) void name(const __grid_constant__ type arg)
 #define INFINITY __int_as_float(0x7f800000)
 #define COLD __device__ __noinline__ // rarely called, and too long to be copied to each place
 #endif
