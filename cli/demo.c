@@ -57,6 +57,8 @@ struct demo {
 	uint64_t steps;
 	struct model model;
 	struct training whole, less, with_lms;
+	bool on_card;     /* else on an emulated GPU:0 */
+	uint64_t page_bytes;
 	hr__progress progress;
 };
 
@@ -269,7 +271,7 @@ static hr_status train_three_times(struct demo *demo)
 	if (status) return status;
 	print_training(&demo->whole);
 
-	demo->less.limit = demo->with_lms.limit = (uint64_t)demo->whole.peak / 100 * PERCENT / EMULATED_PAGE_BYTES * EMULATED_PAGE_BYTES;
+	demo->less.limit = demo->with_lms.limit = (uint64_t)demo->whole.peak / 100 * PERCENT / demo->page_bytes * demo->page_bytes;
 	hr__format_size(demo->less.limit, limit, sizeof limit);
 	print_heading("\n2. With a limit of %s", limit);
 	status = train(demo, &demo->less, 0.5);
@@ -342,16 +344,32 @@ static void print_hints(const struct demo *demo)
 	print_hint("what there was at the highest moment; other views: op, scope, steps, tensors", "%s report %s/training.hrt --view peak", headroom, folder);
 }
 
+/* GPU:0 is the machine's card, or emulated where there is none. A card that is required but not there is an error. */
+static hr_status choose_device(struct demo *demo, char *name, size_t capacity)
+{
+	hr_device device;
+	hr_device_info info = { .struct_size = sizeof info };
+	demo->on_card = hr_cuda_check() == HR_OK || hr__cuda_is_required();
+	hr_status status = demo->on_card ? HR_OK : emulate_gpu();
+	if (!status) status = hr_device_find("GPU:0", &device);
+	if (!status) status = hr_device_get_info(device, &info);
+	if (status) return status;
+	demo->page_bytes = info.page_bytes ? info.page_bytes : EMULATED_PAGE_BYTES;
+	snprintf(name, capacity, "%s", demo->on_card ? info.description : "an emulated GPU");
+	return HR_OK;
+}
+
 static hr_status tell(struct demo *demo)
 {
 	char path[PATH_MAX];
 	const struct model *model = &demo->model;
-	char text[128];
-	snprintf(text, sizeof text, "A GPT of %d blocks, %d wide, trained with Adam on an emulated GPU: %llu step%s, three times.\n", (int)model->blocks,
-	         (int)model->width, (unsigned long long)demo->steps, hr__plural(demo->steps));
+	char text[256], device[128];
+	hr_status status = choose_device(demo, device, sizeof device);
+	if (status) return status;
+	snprintf(text, sizeof text, "A GPT of %d blocks, %d wide, trained with Adam on %s: %llu step%s, three times.\n", (int)model->blocks,
+	         (int)model->width, device, (unsigned long long)demo->steps, hr__plural(demo->steps));
 	hr__term_wrap(text, 0, 0, hr__term_text_width());
-	hr_status status = emulate_gpu();
-	if (!status) status = hr_trace_start(path_of(demo, "training.hrt", path));
+	status = hr_trace_start(path_of(demo, "training.hrt", path));
 	if (status) return status;
 	status = train_three_times(demo);
 	if (status) return status;
@@ -372,7 +390,6 @@ static int run(const hr__arguments *arguments)
 		                  .with_lms = { .name = "limited, with LMS", .lms = true } };
 	if (hr__arguments_has(arguments, OUT)) demo.folder = arguments->values[OUT];
 	if (!demo.folder[0]) return hr__complain("demo: --out needs the name of a directory");
-	if (hr__cuda_is_required()) return hr__complain("demo: it trains on an emulated GPU:0, which HEADROOM_REQUIRE_CUDA=1 refuses; unset it");
 	if (!hr__arguments_count(arguments, STEP_COUNT, 1, STEPS_MAX, &demo.steps) || prepare_folder(&demo)) return HR__EXIT_BAD;
 	setvbuf(stdout, NULL, _IOLBF, 0); /* line-buffered, so that progress is visible in a pipe too */
 	hr__note_emulated();
@@ -388,7 +405,7 @@ const hr__command hr__command_demo = {
 	.operands = "",
 	.summary = "the whole story in a minute: train, run out of memory, read why, train anyway, look at the pictures",
 	.about =
-		"Trains a small GPT three times on an emulated GPU: with all the memory that it asks for; with half of that, which is too little, so that "
+		"Trains a small GPT three times on GPU:0, which is the machine's CUDA card, or emulated where there is none: with all the memory that it asks for; with half of that, which is too little, so that "
 		"there is a report on what holds memory and what would help; and with half of it and Large Model Support, which gives the same losses to the "
 		"bit. Everything is recorded. The recording becomes a page for the browser and a log directory for TensorBoard.\n\n"
 		"Nothing is needed: no GPU, no network, no other file. The exit status is 1 when a loss differs.",

@@ -1,8 +1,10 @@
 """`headroom demo`: three trainings, a report, pictures; and its output files can be read."""
 import json
+import os
 import re
 import socket
 import subprocess
+import unittest
 from pathlib import Path
 
 from command import COMMAND, CommandTest, has, main
@@ -67,6 +69,19 @@ class Demo(CommandTest):
                          [f"headroom_demo/{plane.name}", "mine/host.xplane.pb"])
         self.assertNotEqual(plane.read_bytes(), earlier)
         self.assertLessEqual(max(map(len, text.split("Look closer")[0].splitlines()[1:])), 60)
+
+    @unittest.skipUnless("HEADROOM_FAKE_CUDA" in os.environ, "the stand-in driver is not known")
+    def test_on_a_machine_with_a_card_it_trains_on_the_card(self):
+        """The card is the stand-in driver's, with pages of 2 MiB, and without NVRTC: the host computes."""
+        env = {"HEADROOM_CUDA": "1", "LD_LIBRARY_PATH": os.environ["HEADROOM_FAKE_CUDA"] + "/whole", "HEADROOM_CUDA_LIBRARIES": "0"}
+        text = " ".join(self.passes("demo", "--steps", 2, "--out", self.out, env=env).split())
+        for part in ("trained with Adam on NVIDIA Fake", "Out of memory: op", "the same, to the bit"):
+            self.assertIn(part, text)
+        summary = json.loads(self.passes("report", self.out / "training.hrt", "--device", "GPU:0", "--json"))["reports"][0]["summary"]
+        self.assertEqual(summary["limit_bytes"], 256 << 20)  # the stand-in's memory
+
+    def test_a_card_that_is_required_must_be_there(self):
+        self.fails(2, "demo", "--out", self.out, env={"HEADROOM_CUDA": "0", "HEADROOM_REQUIRE_CUDA": "1"}, says="CUDA")
 
     def test_lines_appear_one_by_one_in_a_pipe(self):
         """On a SOCK_SEQPACKET socket each write is one message, so that separate writes can be told apart without a clock."""
