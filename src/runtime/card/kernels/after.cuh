@@ -78,6 +78,49 @@ template <int C, class V> BOTH void read_shared(const V *from, V *to)
 	}
 }
 
+// ---- tensor cores ----
+//
+// They multiply TF32, which has 10 bits of precision. A float is the sum of two of them, high and low, to 21 bits, and a product is high high + high low +
+// low high: three instructions, with errors like those of float32. Operands of the instruction (mma.sync m16n8k8), with g = lane / 4 and t = lane % 4:
+//
+//     left, 16 x 8   [0] row g, column t   [1] row g + 8   [2] column t + 4   [3] row g + 8, column t + 4
+//     right, 8 x 8   [0] row t, column g   [1] row t + 4
+//     sum, 16 x 8    [0] row g, column 2t  [1] column 2t + 1   [2] row g + 8, column 2t   [3] row g + 8, column 2t + 1
+
+#if HR_DTYPE == 1 && (defined(HR_HOST_PROGRAM) || __CUDA_ARCH__ >= 800)
+#define TENSOR_CORES 1
+#ifndef HR_HOST_PROGRAM
+BOTH void multiply_add(float *sum, const uint32_t *a, const uint32_t *b)
+{
+	asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	    : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+#endif
+
+#define TF32_BITS 0xffffe000u // of a float's
+
+template <int COUNT> BOTH void split(const float *x, uint32_t *high, uint32_t *low)
+{
+	for (int i = 0; i < COUNT; i++) {
+		high[i] = (uint32_t)__float_as_int(x[i]) & TF32_BITS;
+		low[i] = (uint32_t)__float_as_int(x[i] - __int_as_float((int)high[i])) & TF32_BITS;
+	}
+}
+
+// sum += a b for four parts of 8 columns; b[i] is the right operand of part i.
+BOTH void add_four(const uint32_t *a_high, const uint32_t *a_low, const float (*b)[2], float (*sum)[4])
+{
+	uint32_t b_high[4][2], b_low[4][2];
+	for (int i = 0; i < 4; i++) split<2>(b[i], b_high[i], b_low[i]);
+	for (int i = 0; i < 4; i++) multiply_add(sum[i], a_low, b_high[i]);
+	for (int i = 0; i < 4; i++) multiply_add(sum[i], a_high, b_low[i]);
+	for (int i = 0; i < 4; i++) multiply_add(sum[i], a_high, b_high[i]);
+}
+#else
+#define TENSOR_CORES 0
+#endif
+
 // ---- addresses ----
 
 COLD int64_t far_offset_of(const hr__k_walk &walk, int64_t at)

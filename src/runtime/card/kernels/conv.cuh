@@ -6,12 +6,14 @@
 //
 // A block computes a tile of HIGH * TM rows by WIDE columns, DEEP of k at a time. While a tile is multiplied from shared memory, the next one is read
 // into registers. What is computed from k alone is computed by DEEP threads, and kept in a table. Sums are added in an order that depends on the shape.
+// float32 is multiplied by tensor cores, where there are any.
 
 #define DEEP 16
 #define HIGH 16 // threads; TM rows each
 #define WIDE 128
 #define TN 8    // columns of a thread: two groups of TN / 2
 #define B_LOADS (WIDE * DEEP / BLOCK)
+#define PAD (TENSOR_CORES ? 8 : 4) // so that the threads of a warp read from different banks
 
 struct conv_place {
 	int64_t at;       // offset in b, without row and column
@@ -85,7 +87,65 @@ template <int TM> BOTH void read_tiles(const hr__k_conv &arg, const conv_row *ta
 	}
 }
 
-template <int TM> BOTH void multiply(const T (*a)[HIGH * TM + 4], const T (*b)[WIDE + 4], T (*sum)[TN])
+// A thread computes TM x TN elements of a tile: number (r, c) is at row_of<TM>(r), column_of(c), and in sum_of<TM>(sum, r, c).
+#if TENSOR_CORES
+// Eight warps: two of 8 * TM rows, four of 32 columns, which are four parts of the instruction. Two rows of [sum] are the sums of 16 rows.
+#define WARP_ROW ((int)threadIdx.x / WARP / 4 * 8 * TM)
+#define WARP_COLUMN ((int)threadIdx.x / WARP % 4 * 32)
+#define G ((int)threadIdx.x % WARP / 4)
+#define Q ((int)threadIdx.x % 4)
+
+template <int TM> BOTH int row_of(int r)
+{
+	return WARP_ROW + r / 2 * 16 + G + r % 2 * 8;
+}
+
+BOTH int column_of(int c)
+{
+	return WARP_COLUMN + c / 2 * 8 + 2 * Q + c % 2;
+}
+
+template <int TM> BOTH T sum_of(const T (*sum)[TN], int r, int c)
+{
+	return sum[r / 2 * 2 + c / 4][c / 2 % 2 * 4 + r % 2 * 2 + c % 2];
+}
+
+template <int TM> BOTH void multiply(const T (*a)[HIGH * TM + PAD], const T (*b)[WIDE + PAD], T (*sum)[TN])
+{
+#pragma unroll
+	for (int k = 0; k < DEEP; k += 8) {
+		float right[4][2];
+		for (int part = 0; part < 4; part++) {
+			right[part][0] = b[k + Q][WARP_COLUMN + part * 8 + G];
+			right[part][1] = b[k + Q + 4][WARP_COLUMN + part * 8 + G];
+		}
+#pragma unroll
+		for (int m = 0; m < TM / 2; m++) { // a part of 16 rows has two rows of sums: 4 parts of 4
+			int row = WARP_ROW + m * 16 + G;
+			float left[4] = { a[k + Q][row], a[k + Q][row + 8], a[k + Q + 4][row], a[k + Q + 4][row + 8] };
+			uint32_t high[4], low[4];
+			split<4>(left, high, low);
+			add_four(high, low, right, (float(*)[4])sum[2 * m]);
+		}
+	}
+}
+#else
+template <int TM> BOTH int row_of(int r)
+{
+	return (int)threadIdx.x / 16 * TM + r;
+}
+
+BOTH int column_of(int c)
+{
+	return (int)threadIdx.x % 16 * (TN / 2) + c + (c < TN / 2 ? 0 : WIDE / 2 - TN / 2);
+}
+
+template <int TM> BOTH T sum_of(const T (*sum)[TN], int r, int c)
+{
+	return sum[r][c];
+}
+
+template <int TM> BOTH void multiply(const T (*a)[HIGH * TM + PAD], const T (*b)[WIDE + PAD], T (*sum)[TN])
 {
 	int x = threadIdx.x % 16 * (TN / 2), y = threadIdx.x / 16 * TM;
 #pragma unroll
@@ -98,12 +158,13 @@ template <int TM> BOTH void multiply(const T (*a)[HIGH * TM + 4], const T (*b)[W
 			for (int j = 0; j < TN; j++) sum[i][j] = madd(left[i], right[j], sum[i][j]);
 	}
 }
+#endif
 
 template <int TM> BOTH void write_tile(const hr__k_conv &arg, int64_t first_m, int64_t first_n, const T (*sum)[TN])
 {
-	int x = threadIdx.x % 16 * (TN / 2), y = threadIdx.x / 16 * TM;
-	for (int j = 0; j < TN; j++) {
-		int64_t n = first_n + x + j + (j < TN / 2 ? 0 : WIDE / 2 - TN / 2), at = n, image, pixel;
+#pragma unroll
+	for (int c = 0; c < TN; c++) {
+		int64_t n = first_n + column_of(c), at = n, image, pixel;
 		if (n >= arg.n) continue;
 		if (!arg.by_place) {
 			place_at(arg, n, &image, &pixel);
@@ -111,15 +172,18 @@ template <int TM> BOTH void write_tile(const hr__k_conv &arg, int64_t first_m, i
 		} else {
 			at += blockIdx.z * arg.m * arg.n;
 		}
-		for (int i = 0; i < TM; i++)
-			if (first_m + y + i < arg.m) ((T *)arg.out)[at + (first_m + y + i) * arg.out_row] = sum[i][j];
+#pragma unroll
+		for (int r = 0; r < TM; r++) {
+			int64_t m = first_m + row_of<TM>(r);
+			if (m < arg.m) ((T *)arg.out)[at + m * arg.out_row] = sum_of<TM>(sum, r, c);
+		}
 	}
 }
 
 template <int TM> BOTH void conv(const hr__k_conv &arg)
 {
-	alignas(16) __shared__ T a[DEEP][HIGH * TM + 4];
-	alignas(16) __shared__ T b[DEEP][WIDE + 4];
+	alignas(16) __shared__ T a[DEEP][HIGH * TM + PAD];
+	alignas(16) __shared__ T b[DEEP][WIDE + PAD];
 	__shared__ conv_row tables[2][DEEP];
 	int64_t first_m = (int64_t)blockIdx.y * HIGH * TM, first_n = (int64_t)blockIdx.x * WIDE, n = first_n + threadIdx.x % WIDE, outer, inner;
 	int64_t begin = blockIdx.z * arg.each, end = begin + arg.each < arg.k ? begin + arg.each : arg.k;
@@ -142,9 +206,9 @@ template <int TM> BOTH void conv(const hr__k_conv &arg)
 	}
 	write_tile<TM>(arg, first_m, first_n, sum);
 }
-KERNEL(hr_conv_2, hr__k_conv) { conv<2>(arg); }
-KERNEL(hr_conv_4, hr__k_conv) { conv<4>(arg); }
-KERNEL(hr_conv_8, hr__k_conv) { conv<8>(arg); }
+FITTING_KERNEL(hr_conv_2, hr__k_conv, BLOCK, sizeof(T) == 4 ? 2 : 1) { conv<2>(arg); }
+FITTING_KERNEL(hr_conv_4, hr__k_conv, BLOCK, sizeof(T) == 4 ? 2 : 1) { conv<4>(arg); }
+FITTING_KERNEL(hr_conv_8, hr__k_conv, BLOCK, sizeof(T) == 4 ? 2 : 1) { conv<8>(arg); }
 
 // Adds the segments, in order.
 KERNEL(hr_conv_join, hr__k_conv)
