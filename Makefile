@@ -8,6 +8,7 @@ FUZZ_SECONDS ?=
 .PHONY: all help demo test bench gpu-test gpu-bench soak fuzz sanitize op-table examples site install uninstall dist package-test format clean
 
 all: build/.setup-build ## the library and the command, at build/headroom
+	@[ -x build/headroom ] || echo "compiling: takes a minute or two on two cores, and prints nothing until it is done"
 	@. tools/lib.sh && configure build "" && build build product
 
 help: ## this list

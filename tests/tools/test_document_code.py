@@ -39,6 +39,8 @@ def install(work):
     environment.update(PATH=f"{prefix}/bin:{tools}:{os.environ['PATH']}", PKG_CONFIG_PATH=f"{library}/pkgconfig", LD_LIBRARY_PATH=str(library),
                        PYTHONPATH=str(ROOT / "python"), HEADROOM_LIBRARY_DIR=str(library), HEADROOM_PYTHON_DIR=str(ROOT / "python"), HEADROOM_CUDA="0",
                        HEADROOM_CUDA_LIBRARIES="0", XDG_RUNTIME_DIR=str(work), ONEDNN_MAX_CPU_ISA="AVX512_CORE", OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", COLUMNS="100", LC_ALL="C.UTF-8")
+    if python()[1]:  # compiles the plug-in, if no run has done so yet: it would say so in the output of the first block
+        subprocess.run([python()[0], "-c", "import headroom.torch; headroom.torch.install(device='cpu')"], env=environment, check=True)
     flags = subprocess.run(["pkg-config", "--cflags", "--libs", *LIBRARIES.split()], env=environment, capture_output=True, text=True, check=True).stdout.split()
     return environment, [*flags, "-pthread", "-lm"]
 
