@@ -40,6 +40,21 @@ class Blocks(unittest.TestCase):
         with self.assertRaises(Failure):
             read("<!-- file: a.sh -->\n```sh\necho 1\n```\n")
 
+    def test_a_command_of_several_documents_runs_once_unless_it_writes(self):
+        with tempfile.TemporaryDirectory() as folder:
+            command, log = os.path.join(folder, "headroom"), os.path.join(folder, "log")
+            with open(command, "w") as file:
+                file.write(f"#!/bin/sh\necho run >>{log}\necho ran\n")
+            os.chmod(command, 0o755)
+            remembered = {}
+            for count, text in ((1, "headroom run a"), (1, "headroom run a"), (2, "headroom run --trace x a"), (3, "headroom run --trace x a")):
+                environment = dict(os.environ, PATH=f"{folder}:{os.environ['PATH']}")
+                Reader(folder, environment, [], remembered=remembered).read(f"```console\n$ {text}\nran\n```\n")
+                with open(log) as file:
+                    self.assertEqual(len(file.readlines()), count, text)
+            with self.assertRaises(Failure):  # another status than the one that was right before
+                Reader(folder, environment, [], remembered=remembered).read("<!-- exit: 1 -->\n```console\n$ headroom run a\nran\n```\n")
+
     def test_what_is_missing_is_counted(self):
         self.assertEqual(read("```python\nimport torch\n```\n```text\n1\n```\n", lambda block: "no torch" if "torch" in block.text else None), {"run": 0, "compared": 0, "skipped: no torch": 1})
 
