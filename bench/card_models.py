@@ -23,10 +23,18 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 
 
-def last_line(command, seconds):
+def environment(python):
+    """With the libraries of CUDA that PyTorch brought, unless the program's user has chosen some."""
+    if "HEADROOM_CUDA_LIBRARIES" in os.environ:
+        return dict(os.environ)
+    found = subprocess.run([python, "-c", "import nvidia; print(list(nvidia.__path__)[0])"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    return dict(os.environ, HEADROOM_CUDA_LIBRARIES=found.stdout.strip()) if found.stdout.strip() else dict(os.environ)
+
+
+def last_line(command, seconds, env):
     """The row that a program printed, or why there is none."""
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=max(seconds, 0.1))
+        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=max(seconds, 0.1))
     except subprocess.TimeoutExpired:
         return None, f"stopped after {seconds:.0f} s"
     lines = (done.stdout if done.returncode == 0 else done.stderr or str(done.returncode)).strip().splitlines()
@@ -36,12 +44,13 @@ def last_line(command, seconds):
 class Comparison:
     def __init__(self, options):
         self.options, self.failed, self.end = options, False, time.monotonic() + options.seconds
+        self.environment = environment(options.python)
         self.torch = [options.python, str(HERE / "torch_models.py"), "--device", "cuda" if options.device.startswith("GPU") else "cpu", "--quick"]
         self.ours = [str(options.build / "bench" / "models"), "--device", options.device]
         self.common = ["--steps", str(options.steps)] + (["--small"] if options.small else [])
 
     def run(self, label, command):
-        row, why = last_line(command + self.common, min(self.options.each, self.end - time.monotonic()))
+        row, why = last_line(command + self.common, min(self.options.each, self.end - time.monotonic()), self.environment)
         if why:
             print(f"{label}: {why}", flush=True)
             self.failed = True
