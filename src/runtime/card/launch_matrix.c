@@ -4,15 +4,17 @@
  * and no memory order needs to be set.
  *
  * The algorithm is chosen by the library's heuristics for the shapes, the dtype, the size of the workspace and the alignment of the addresses alone, so
- * that a product gives the same bits each time. float32 is multiplied in float32: TF32 has 10 bits of precision. bfloat16 is multiplied as it is, and
+ * that a product gives the same bits each time. The choice takes longer than the rest of a call, so the last choices are kept. float32 is multiplied in float32: TF32 has 10 bits of precision. bfloat16 is multiplied as it is, and
  * added in float32. */
 #include <string.h>
 
 #include "core/base/status.h"
 #include "runtime/card/card.h"
+#include "runtime/engine/engine.h"
 #include "runtime/ops/ops.h"
 
 #define WORKSPACE_MAX (UINT64_C(32) << 20) /* what the library's documentation recommends for Hopper */
+#define CHOSEN_MAX 512u
 #define ALIGNMENT_MAX 16u                  /* of addresses, that makes a difference */
 
 /* A product by columns: out [m, n] = a [m, k] b [k, n], [batch] of them, [steps] elements apart. */
@@ -24,6 +26,18 @@ struct lt_product {
 	void *out;
 	hr_dtype in, to;
 };
+
+/* What an algorithm is chosen by. */
+struct lt_key {
+	int64_t sizes[4], steps[3], workspace;
+	uint32_t kind[4], alignment[3], card[2];
+	uint32_t is_used; /* not padding: keys are compared as bytes */
+};
+
+static struct {
+	struct lt_key key; /* all 0: free */
+	cublasLtMatmulAlgo_t algo;
+} chosen[CHOSEN_MAX]; /* by the hash of the key; guarded by hr__runtime_lock */
 
 struct lt_call {
 	const hr__cublaslt_calls *lt;
@@ -66,11 +80,50 @@ static uint32_t alignment_of(const void *address, int64_t step, hr_dtype dtype)
 	return (uint32_t)(bits & ~(bits - 1));
 }
 
-static int make_preference(struct lt_call *call, const struct lt_product *product, uint64_t workspace)
+static struct lt_key key_of(const struct lt_call *call, const struct lt_product *product, uint64_t workspace)
+{
+	const hr__processors *card = &call->facts->processors;
+	return (struct lt_key){ .sizes = { product->m, product->n, product->k, product->batch },
+		                    .steps = { product->a_step, product->b_step, product->out_step },
+		                    .workspace = (int64_t)workspace,
+		                    .kind = { product->a_turned, product->b_turned, (uint32_t)product->in, (uint32_t)product->to },
+		                    .alignment = { alignment_of(product->a, product->a_step, product->in), alignment_of(product->b, product->b_step, product->in),
+		                                   alignment_of(product->out, product->out_step, product->to) },
+		                    .card = { (uint32_t)(card->major * 10 + card->minor), card->count },
+		                    .is_used = 1 };
+}
+
+static uint32_t place_of(const struct lt_key *key)
+{
+	const unsigned char *bytes = (const unsigned char *)key;
+	uint32_t hash = 2166136261u;
+	for (size_t i = 0; i < sizeof *key; i++) hash = (hash ^ bytes[i]) * 16777619u;
+	return hash % CHOSEN_MAX;
+}
+
+static bool was_chosen(const struct lt_key *key, cublasLtMatmulAlgo_t *out)
+{
+	uint32_t place = place_of(key);
+	hr__lock_take(&hr__runtime_lock);
+	bool found = !memcmp(&chosen[place].key, key, sizeof *key);
+	if (found) *out = chosen[place].algo;
+	hr__lock_release(&hr__runtime_lock);
+	return found;
+}
+
+static void keep_choice(const struct lt_key *key, const cublasLtMatmulAlgo_t *algo)
+{
+	uint32_t place = place_of(key);
+	hr__lock_take(&hr__runtime_lock);
+	chosen[place].key = *key;
+	chosen[place].algo = *algo;
+	hr__lock_release(&hr__runtime_lock);
+}
+
+static int make_preference(struct lt_call *call, const struct lt_key *key, uint64_t workspace)
 {
 	const hr__cublaslt_calls *lt = call->lt;
-	uint32_t a = alignment_of(product->a, product->a_step, product->in), b = alignment_of(product->b, product->b_step, product->in);
-	uint32_t out = alignment_of(product->out, product->out_step, product->to);
+	uint32_t a = key->alignment[0], b = key->alignment[1], out = key->alignment[2];
 	int result = lt->cublasLtMatmulPreferenceCreate(&call->preference);
 	if (!result) result = lt->cublasLtMatmulPreferenceSetAttribute(call->preference, HR__CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
 	if (!result) result = lt->cublasLtMatmulPreferenceSetAttribute(call->preference, HR__CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a);
@@ -87,14 +140,13 @@ static hr_status lt_failed(const struct lt_call *call, int result, const char *w
 
 /* ---- calls ---- */
 
-static hr_status describe(struct lt_call *call, const struct lt_product *product, uint64_t workspace)
+static hr_status describe(struct lt_call *call, const struct lt_product *product)
 {
 	bool a = product->a_turned, b = product->b_turned;
 	int result = make_desc(call, product);
 	if (!result) result = make_layout(call, &call->a, product->in, a ? product->k : product->m, a ? product->m : product->k, product->batch, product->a_step);
 	if (!result) result = make_layout(call, &call->b, product->in, b ? product->n : product->k, b ? product->k : product->n, product->batch, product->b_step);
 	if (!result) result = make_layout(call, &call->out, product->to, product->m, product->n, product->batch, product->out_step);
-	if (!result) result = make_preference(call, product, workspace);
 	return result ? lt_failed(call, result, "describing a product to cuBLASLt") : HR_OK;
 }
 
@@ -107,18 +159,32 @@ static void forget(const struct lt_call *call)
 	if (call->desc) call->lt->cublasLtMatmulDescDestroy(call->desc);
 }
 
-static hr_status multiply(const hr__launch *launch, const struct lt_call *call, cublasLtHandle_t handle, const struct lt_product *product, uint64_t workspace)
+static hr_status choose(struct lt_call *call, cublasLtHandle_t handle, const struct lt_product *product, uint64_t workspace, cublasLtMatmulAlgo_t *out)
+{
+	struct lt_key key = key_of(call, product, workspace);
+	cublasLtMatmulHeuristicResult_t found;
+	int count = 0;
+	if (was_chosen(&key, out)) return HR_OK;
+	int result = make_preference(call, &key, workspace);
+	if (!result)
+		result = call->lt->cublasLtMatmulAlgoGetHeuristic(handle, call->desc, call->a, call->b, call->out, call->out, call->preference, 1, &found, &count);
+	if (!result && (!count || found.state)) result = HR__CUBLAS_STATUS_NOT_SUPPORTED;
+	if (result) return lt_failed(call, result, "cublasLtMatmulAlgoGetHeuristic");
+	*out = found.algo;
+	keep_choice(&key, out);
+	return HR_OK;
+}
+
+static hr_status multiply(const hr__launch *launch, struct lt_call *call, cublasLtHandle_t handle, const struct lt_product *product, uint64_t workspace)
 {
 	static const float one = 1, zero = 0;
 	static const double wide_one = 1, wide_zero = 0;
 	bool wide = product->to == HR_DTYPE_FLOAT64;
-	cublasLtMatmulHeuristicResult_t found;
-	int count = 0;
-	int result = call->lt->cublasLtMatmulAlgoGetHeuristic(handle, call->desc, call->a, call->b, call->out, call->out, call->preference, 1, &found, &count);
-	if (!result && (!count || found.state)) result = HR__CUBLAS_STATUS_NOT_SUPPORTED;
-	if (result) return lt_failed(call, result, "cublasLtMatmulAlgoGetHeuristic");
-	result = call->lt->cublasLtMatmul(handle, call->desc, wide ? (const void *)&wide_one : &one, product->a, call->a, product->b, call->b,
-	                                  wide ? (const void *)&wide_zero : &zero, product->out, call->out, product->out, call->out, &found.algo,
+	cublasLtMatmulAlgo_t algo;
+	hr_status status = choose(call, handle, product, workspace, &algo);
+	if (status) return status;
+	int result = call->lt->cublasLtMatmul(handle, call->desc, wide ? (const void *)&wide_one : &one, product->a, call->a, product->b, call->b,
+	                                  wide ? (const void *)&wide_zero : &zero, product->out, call->out, product->out, call->out, &algo,
 	                                  launch->work->scratch, workspace, launch->native->stream);
 	return result ? lt_failed(call, result, "cublasLtMatmul") : HR_OK;
 }
@@ -129,7 +195,7 @@ static hr_status run_product(const hr__launch *launch, const struct lt_product *
 	struct lt_call call = { .lt = facts->cublaslt, .facts = facts };
 	cublasLtHandle_t handle;
 	hr_status status = hr__card_cublaslt(launch->card, &handle);
-	if (!status) status = describe(&call, product, workspace);
+	if (!status) status = describe(&call, product);
 	if (!status) status = multiply(launch, &call, handle, product, workspace);
 	forget(&call);
 	return status;
