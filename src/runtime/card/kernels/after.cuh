@@ -90,9 +90,10 @@ template <int C, class V> BOTH void read_shared(const V *from, V *to)
 #if HR_DTYPE == 1 && (defined(HR_HOST_PROGRAM) || __CUDA_ARCH__ >= 800)
 #define TENSOR_CORES 1
 #ifndef HR_HOST_PROGRAM
+// volatile: all threads of a warp execute it, so it must not be moved behind a condition.
 BOTH void multiply_add(float *sum, const uint32_t *a, const uint32_t *b)
 {
-	asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
 	    : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
 	    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
