@@ -63,7 +63,7 @@ def comment_text(comment):
 
 
 def escape(text):
-    text = re.sub(r"([\\*_<\[\]`])", r"\\\1", text)
+    text = re.sub(r"([\\*_\[\]`])", r"\\\1", text).replace("<", "&lt;")
     return re.sub(r"\b(hr|HR|HEADROOM)(\\_[\w\\]*\w)(\(\))?", lambda match: "`" + match.group(0).replace("\\", "") + "`", text)
 
 
@@ -156,7 +156,8 @@ def header_page(path):
             heading, more = title.groups()
             lines = [re.sub(r"^\s*\* ?", "", line) for line in (heading + "\n" + more).splitlines()]
             body = [line for line in lines[1:]]
-            out += [f"## {lines[0].strip()[:1].upper()}{lines[0].strip()[1:]}", "", *prose(body)]
+            heading = escape(lines[0].strip())
+            out += [f"## {heading[:1].upper()}{heading[1:]}", "", *prose(body)]
             continue
         declared = names(code)
         if re.match(r"#ifndef HEADROOM_\w+_H", code.strip()) or re.fullmatch(r"(\s*#.*)*", code) and code.strip() and not declared:

@@ -33,6 +33,11 @@ class Pages(unittest.TestCase):
             self.assertEqual(declared - shown, set(), header.name)
             self.assertGreater(len(re.findall(r"^### ", page, re.M)), len(declared) // 4, header.name)
 
+    def test_angle_brackets_are_text(self):
+        self.assertIn("&lt;object>", (self.folder / "reference" / "headroom.h.md").read_text())
+        for page in (self.folder / "reference").iterdir():
+            self.assertNotRegex(re.sub("`[^`\n]*`", "", FENCED.sub("", page.read_text())), r"<\w", page.name)
+
     def test_every_command_has_a_heading(self):
         page = (self.folder / "reference" / "command.md").read_text()
         for name in ("demo", "run", "report", "plan", "replay", "top", "metrics"):
