@@ -234,6 +234,7 @@ static const struct card_case cases[] = {
 	SOURCE("uniform of uint8", uniform_bytes),
 	SOURCE("uniform of all int64", uniform_wide),
 	CASE("dropout", dropout, FLOATS(-2, 2, 7, 19)),
+	CASE("dropout, packs", dropout, FLOATS(-2, 2, 7, 20)),
 	/* images */
 	CASE("max pool", max_pool, FLOATS(-2, 2, 2, 3, 8, 6)),
 	CASE("max pool, overlapping", max_pool_overlapping, FLOATS(-2, 2, 2, 3, 9, 8)),

@@ -75,7 +75,10 @@ HR__LAUNCH(random_uniform)
 
 HR__LAUNCH(dropout)
 {
-	double rate = launch->work->attrs->a;
-	hr__k_random of = { .in = launch->work->in[0], .offset = launch->work->in[1], .scale = rate < 1 ? 1 / (1 - rate) : 0, .below = (uint64_t)(rate * 0x1p32) };
+	const hr__work *work = launch->work;
+	double rate = work->attrs->a;
+	bool even = ((uintptr_t)work->in[0] | (uintptr_t)work->out[0]) % 16 == 0 && hr__dims_count(&work->out_types[0].dims) % 4 == 0;
+	hr__k_random of = { .even = even, .in = work->in[0],
+		                .offset = work->in[1], .scale = rate < 1 ? 1 / (1 - rate) : 0, .below = (uint64_t)(rate * 0x1p32) };
 	return launch_random(launch, "hr_dropout", 4, &of);
 }

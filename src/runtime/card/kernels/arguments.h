@@ -141,6 +141,7 @@ typedef struct hr__k_random {
 	int64_t count, first;
 	uint64_t seed, choices, below; /* words below it are dropped */
 	double low, high, before_high, scale;
+	int32_t even; /* elements can be read in packs of 4 */
 } hr__k_random;
 
 /* Windows of size x size pixels, [stride] apart, of planes of height x width pixels; rows x columns of windows. */

@@ -70,6 +70,14 @@ KERNEL(hr_dropout, hr__k_random)
 	for (STRIDES(i, (arg.count + 3) / 4)) {
 		uint32_t words[4];
 		hr__philox(arg.seed, (uint64_t)i, HR__RANDOM_DROPOUT, offset, words);
+		if (arg.even) {
+			for (int k = 0; k < 4; k += N) {
+				pack<T, N> x = load<N>(arg.in, 4 * i + k);
+				for (int j = 0; j < N; j++) x.at[j] = words[k + j] >= arg.below ? x.at[j] * scale : (T)0;
+				store<N>(arg.out, 4 * i + k, x);
+			}
+			continue;
+		}
 		for (int k = 0; k < 4; k++)
 			if (4 * i + k < arg.count) ((T *)arg.out)[4 * i + k] = words[k] >= arg.below ? ((const T *)arg.in)[4 * i + k] * scale : (T)0;
 	}
