@@ -202,9 +202,9 @@ def pytest_runtest_makereport(item, call):
 
 
 def _report(error):
-    found = getattr(error, "report", "")
-    if isinstance(found, str) and found:
-        return found
+    import headroom
+    if isinstance(error, headroom.OutOfMemory):
+        return error.report
     plugin = sys.modules.get("headroom.torch")
     if plugin is None or "[report " not in str(error):
         return ""
