@@ -15,8 +15,10 @@ the bit; if they are not, the program says so and fails. All of it takes --secon
 import argparse
 import json
 import os
+import select
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -41,16 +43,49 @@ def last_line(command, seconds, env):
     return (json.loads(lines[-1]), None) if done.returncode == 0 else (None, lines[-1] if lines else f"exit status {done.returncode}")
 
 
+class Torch:
+    """A process that measures models in PyTorch one after the other. It imports PyTorch while the runtime is measured."""
+
+    def __init__(self, command, env):
+        self.messages = tempfile.TemporaryFile(mode="w+")
+        self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.messages, text=True)
+
+    def measure(self, model, seconds):
+        """Like last_line. After a failure there is no process any more."""
+        try:
+            self.process.stdin.write(model + "\n")
+            self.process.stdin.flush()
+        except (BrokenPipeError, ValueError):
+            return None, self.last_words()
+        if not select.select([self.process.stdout], [], [], max(seconds, 0.1))[0]:
+            self.end()
+            return None, f"stopped after {seconds:.0f} s"
+        line = self.process.stdout.readline()
+        return (json.loads(line), None) if line else (None, self.last_words())
+
+    def last_words(self):
+        self.end()
+        self.messages.seek(0)
+        return (self.messages.read().strip().splitlines() or [f"exit status {self.process.returncode}"])[-1]
+
+    def end(self):
+        self.process.kill()
+        self.process.wait()
+
+
 class Comparison:
     def __init__(self, options):
         self.options, self.failed, self.end = options, False, time.monotonic() + options.seconds
         self.environment = environment(options.python)
-        self.torch = [options.python, str(HERE / "torch_models.py"), "--device", "cuda" if options.device.startswith("GPU") else "cpu", "--quick"]
         self.ours = [str(options.build / "bench" / "models"), "--device", options.device]
         self.common = ["--steps", str(options.steps)] + (["--small"] if options.small else [])
+        torch = [options.python, str(HERE / "torch_models.py"), "--device", "cuda" if options.device.startswith("GPU") else "cpu", "--quick"]
+        self.torch = None if options.no_torch else Torch(torch + self.common, self.environment)
 
-    def run(self, label, command):
-        row, why = last_line(command + self.common, min(self.options.each, self.end - time.monotonic()), self.environment)
+    def run(self, label, command=None, model=None):
+        """Of the runtime's [command], or PyTorch's [model]."""
+        seconds = min(self.options.each, self.end - time.monotonic())
+        row, why = last_line(command + self.common, seconds, self.environment) if command else self.torch.measure(model, seconds)
         if why:
             print(f"{label}: {why}", flush=True)
             self.failed = True
@@ -62,8 +97,8 @@ class Comparison:
         for _ in range(self.options.rounds):
             rows["function"].append(self.run(f"{model} function", self.ours + ["--model", model]))
             rows["eager"].append(self.run(f"{model} eager", self.ours + ["--model", model, "--eager"]))
-            if not self.options.no_torch:
-                rows["PyTorch"].append(self.run(f"{model} PyTorch", self.torch + ["--model", model]))
+            if self.torch:
+                rows["PyTorch"].append(self.run(f"{model} PyTorch", model=model))
         return {way: [row for row in of if row] for way, of in rows.items()}
 
     def show(self, model, way, rows, theirs):
@@ -123,6 +158,8 @@ def main():
             comparison.compare(model)
         else:
             print(f"{model}: not begun, {options.seconds:.0f} s are over")
+    if comparison.torch:
+        comparison.torch.end()
     return 1 if comparison.failed else 0
 
 

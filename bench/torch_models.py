@@ -2,7 +2,7 @@
 """The PyTorch side of a comparison: training steps of the models of examples/models.h, their time and peak memory.
 
     bench/torch_models.py [--model mlp|conv|gpt] [--threads N] [--steps N] [--warmup N]
-    bench/torch_models.py --quick --model mlp|conv|gpt|gpt2 [--device cuda|cpu] [--small] [--steps N]
+    bench/torch_models.py --quick [--device cuda|cpu] [--small] [--steps N]     measures the models whose names it reads, a line each
 
 Prints a line of JSON for each model:
 
@@ -17,7 +17,7 @@ Both peaks include parameters, gradients, optimizer state, the input of the step
 are freed before each step (zero_grad(set_to_none=True)), so they are live only from backward to the end of the step. The measured step comes
 after the warm-up, when all state exists.
 
---quick prints the median_s of the steps and, on a card, the peak_bytes of max_memory_allocated; 0 on the CPU. gpt2 is GPT-2 medium under bfloat16
+--quick prints a line of JSON for each name: the median_s of the steps and, on a card, the peak_bytes of max_memory_allocated; 0 on the CPU. gpt2 is GPT-2 medium under bfloat16
 autocast, with fused attention and dropout; --small makes it small.
 
 How memory is counted. Tensors: torch.profiler reports each allocation and free of PyTorch's CPU allocator; the peak is the maximum of their running sum,
@@ -33,6 +33,7 @@ LD_LIBRARY_PATH at the folder of its libblas.so.3.
 """
 import argparse
 import ctypes
+import gc
 import json
 import math
 import os
@@ -280,9 +281,7 @@ def measure(library, name, options):
 
 
 def quick(name, options):
-    device = torch.device(options.device)
-    torch.set_default_device(device)
-    on_card = device.type == "cuda"
+    on_card = options.device.startswith("cuda")
     training = Training(name)
     training.warm_up(options.warmup)
     seconds = []
@@ -308,7 +307,13 @@ def main():
     options = parser.parse_args()
     SMALL = options.small
     if options.quick:
-        return quick(options.model or "mlp", options)
+        torch.set_default_device(torch.device(options.device))
+        for line in sys.stdin:  # the model of a call is freed before the next line is read
+            quick(line.strip(), options)
+            gc.collect()
+            if options.device.startswith("cuda"):
+                torch.cuda.empty_cache()
+        return None
     if COUNTER in os.environ:
         return count_all(options.model, options.threads, options.warmup)
     torch.set_num_threads(options.threads)
