@@ -229,8 +229,8 @@ static void mark_special(Gpu &gpu, void *address, cudaStream_t stream, bool exte
 	special.stream = stream;
 	special.external = bridged && external;
 	if (bridged && !external) special.streams.push_back(stream);
-	special_add(address, special);
 	if (bridged) wait_for_bridge(gpu, stream);
+	special_add(address, special);
 }
 
 static void *allocate_plain(Gpu &gpu, size_t bytes, cudaStream_t stream, bool external)
@@ -245,7 +245,12 @@ static void *allocate_plain(Gpu &gpu, size_t bytes, cudaStream_t stream, bool ex
 	}
 	if (status) fail_allocation(gpu, status, bytes);
 	bool bridged = number == gpu.bridge_number;
-	if (bridged || gpu.index != FIRST_DEVICE) mark_special(gpu, address, stream, external, bridged);
+	try {
+		if (bridged || gpu.index != FIRST_DEVICE) mark_special(gpu, address, stream, external, bridged);
+	} catch (const c10::Error &) {
+		hr_free(gpu.main, address, HR_STREAM_HOST); // [stream] was given no work on it
+		throw;
+	}
 	trace(native::TraceEntry::ALLOC, gpu, address, bytes, stream);
 	return address;
 }
