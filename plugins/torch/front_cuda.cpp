@@ -6,7 +6,10 @@
 // On a process's first GPU, an allocation and a free take no lock and no lookup of their own unless there are special blocks.
 #include "cuda_front.h"
 
+#include <headroom_backend.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 namespace headroom {
@@ -674,6 +677,23 @@ struct CudaAllocator final : native::CUDAAllocator {
 	}
 };
 
+// Whether the host's memory can be pinned, without which no tensor can be evicted. Found out before PyTorch depends on it.
+static hr_status check_pinning()
+{
+	constexpr size_t BYTES = 2 << 20, PAGE = 4096;
+	void *block = aligned_alloc(PAGE, BYTES);
+	if (!block) return hr_backend_set_error(HR_NO_HOST_MEMORY, "the host has no 2 MiB of memory");
+	std::memset(block, 0, BYTES);
+	cudaError_t error = cudaHostRegister(block, BYTES, cudaHostRegisterPortable);
+	if (error == cudaSuccess) cudaHostUnregister(block);
+	else (void)cudaGetLastError();
+	free(block);
+	if (error == cudaSuccess) return HR_OK;
+	std::string text = std::string("CUDA refuses to pin memory of the host (cudaHostRegister: ") + cudaGetErrorString(error) +
+		"), to which lms=True moves tensors. Raise the limit on locked memory (ulimit -l) or that of the container's memory, or install with lms=False";
+	return hr_backend_set_error(HR_NO_HOST_MEMORY, text.c_str());
+}
+
 } // namespace headroom
 
 extern "C" HR_API hr_status headroom_torch_install_cuda(const headroom::Settings *settings)
@@ -684,6 +704,7 @@ extern "C" HR_API hr_status headroom_torch_install_cuda(const headroom::Settings
 	hr_status status = hr_cuda_check();
 	if (status || (status = hr_device_find("GPU:0", &device))) return status;
 	if (!guard_open()) return HR_NO_HOST_MEMORY;
+	if (settings->lms && (status = check_pinning())) return status;
 	limit_setting = settings->limit;
 	FrontTable table{};
 	table.type = c10::DeviceType::CUDA;

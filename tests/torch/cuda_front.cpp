@@ -8,6 +8,8 @@ extern "C" int cuDevicePrimaryCtxGetState(int, unsigned *flags, int *active) { *
 #include "fake_cuda_runtime.h"
 
 #ifndef RUNTIME_ONLY
+#include <chrono>
+
 // ---- the checks ----
 
 static void statistics_count_every_block()
@@ -399,9 +401,22 @@ static void threads_share_no_byte()
 	for (auto &thread : threads) thread.join();
 }
 
+// For information: a timing is no promise of a test.
+static void print_time_of_statistics()
+{
+	constexpr int CALLS = 20000;
+	auto begin = std::chrono::steady_clock::now();
+	int64_t sum = 0;
+	for (int i = 0; i < CALLS; i++) sum += stat(allocator->getDeviceStats(0).allocated_bytes).current;
+	double ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count() / CALLS;
+	MUST(sum == CALLS * allocated());
+	fprintf(stderr, "getDeviceStats: %.0f ns\n", ns);
+}
+
 int main()
 {
 	start({});
+	print_time_of_statistics();
 	static const struct { const char *name; void (*run)(); } checks[] = {
 #define CHECK(name) {#name, name}
 		CHECK(statistics_count_every_block), CHECK(out_of_memory_is_counted_and_observed),

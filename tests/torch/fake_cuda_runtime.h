@@ -1,5 +1,5 @@
 // fake_cuda_runtime.h - what the CUDA front of plugins/torch needs of CUDA's runtime, without a card: the emulated device stands for the GPU. Capture is a
-// flag of a stream. FAKE_GPUS is the number of GPUs. Included by one program, or by one library that a Python loads first (RUNTIME_ONLY).
+// flag of a stream. FAKE_GPUS is the number of GPUs; with FAKE_NO_PINNING no host memory can be pinned. Included by one program, or by one library that a Python loads first (RUNTIME_ONLY).
 #pragma once
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -135,6 +135,8 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t byt
 	return cudaSuccess;
 }
 cudaError_t cudaMalloc(void **address, size_t bytes) { MAY_FAIL; *address = aligned_alloc(512, (bytes + 511) / 512 * 512); return cudaSuccess; }
+cudaError_t cudaHostRegister(void *, size_t, unsigned) { return getenv("FAKE_NO_PINNING") ? cudaErrorMemoryAllocation : cudaSuccess; }
+cudaError_t cudaHostUnregister(void *) { return cudaSuccess; }
 cudaError_t cudaFree(void *address) { free(address); return cudaSuccess; }
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total) { *free = 512 * MIB; *total = 1024 * MIB; return cudaSuccess; }
 cudaError_t cudaGetLastError() { return cudaSuccess; }

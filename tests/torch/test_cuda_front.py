@@ -102,13 +102,63 @@ print("ok")
 """
 
 
+REFUSED = """
+import warnings
+warnings.simplefilter("ignore")
+import torch
+import headroom
+import headroom.torch
+
+def refused(kind, text, **options):
+    try:
+        headroom.torch.install(device="cuda", **options)
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"no {kind}")
+    assert not headroom.torch.installed() and torch.cuda.memory.get_allocator_backend() == "native"
+
+refused(headroom.OutOfMemory, "ulimit -l", lms=True)
+refused(ValueError, "above", limit="100TB")
+headroom.torch.install(device="cuda", limit="900MiB")
+torch.cuda.init()
+tensor = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+assert torch.cuda.memory_allocated() == 1 << 20
+print("ok")
+"""
+
+AFTER_USE = """
+import warnings
+warnings.simplefilter("ignore")
+import torch
+import headroom.torch
+torch.cuda.init()
+tensor = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+try:
+    headroom.torch.install(device="cuda", limit="900MiB")
+except RuntimeError as error:
+    assert "before the first CUDA tensor" in str(error), error
+else:
+    raise AssertionError("installed after CUDA was used")
+assert torch.empty(1 << 20, dtype=torch.uint8, device="cuda").data_ptr()
+print("ok")
+"""
+
+
 class CudaFront(unittest.TestCase):
-    def test_a_limit_raises_and_the_program_continues(self):
+    def run_program(self, program, **changes):
         with tempfile.TemporaryDirectory() as folder:
-            result = environment.run_python("-c", PYTHON_PROGRAM, HERE / "cuda_front.cpp", folder, LIMITS)
+            result = environment.run_python("-c", PYTHON_PROGRAM, HERE / "cuda_front.cpp", folder, program, **changes)
             self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-6000:])
             self.assertIn(result.stdout.split(":")[0].strip(), ("ok", "skipped"))
             print(result.stdout, end="")
+
+    def test_a_limit_raises_and_the_program_continues(self):
+        self.run_program(LIMITS)
+
+    def test_refused_installations_leave_pytorchs_allocator(self):
+        self.run_program(REFUSED, FAKE_NO_PINNING="1")
+        self.run_program(AFTER_USE)
 
     def run_checks(self, source, gpus):
         with tempfile.TemporaryDirectory() as folder:

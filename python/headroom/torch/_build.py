@@ -25,7 +25,7 @@ SOURCES = ["context", "records", "ops", "recipes", "collectives", "guard", "fork
 CUDA_SOURCES = ["front_cuda", "cuda_streams", "cuda_private", "cuda_pools", "cuda_stats", "cuda_snapshot"]
 # NDEBUG as PyTorch itself is compiled: the layout of its structs depends on it.
 FLAGS = ["-std=c++17", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden"]
-HEADERS = ["headroom.h", "headroom_oom.h", "headroom_lms.h"]
+HEADERS = ["headroom.h", "headroom_oom.h", "headroom_lms.h", "headroom_backend.h"]
 
 
 class BuildError(RuntimeError):
