@@ -121,6 +121,10 @@ def has_card():
     return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
 
 
+class Ended(Exception):
+    pass
+
+
 class Child:
     """A program in one mode. Its standard error is a file, so that it never waits for a reader."""
 
@@ -134,8 +138,11 @@ class Child:
         return self.process.stdout.readline().strip() == "ready"
 
     def turn(self, steps):
-        print(steps, file=self.process.stdin, flush=True)
-        return float(self.process.stdout.readline())
+        try:
+            print(steps, file=self.process.stdin, flush=True)
+            return float(self.process.stdout.readline())
+        except (BrokenPipeError, ValueError) as error:
+            raise Ended(f"{self.name}: ended in a turn: {self.said()[-1500:]}") from error
 
     def end(self):
         try:
@@ -168,7 +175,7 @@ def commands(names, folder):
         if subprocess.run([PYTHON, "-c", f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{module}') is None)"]).returncode:
             print(f"{name}: left out, there is no {module}")
             continue
-        script = Path(folder) / f"{name}.py"
+        script = Path(folder) / f"program_{name}.py"  # torch.py would be what "import torch" finds
         script.write_text(text + TURNS)
         found[name] = [PYTHON, str(script)]
     return found
@@ -203,7 +210,11 @@ def are_ready(children):
 
 def measure(name, children, seconds):
     """A line of the table; whether the results are the same."""
-    times = take_turns(children, seconds)
+    try:
+        times = take_turns(children, seconds)
+    except Ended as error:
+        print(error, flush=True)
+        return False
     results = {mode: child.end() for mode, child in children.items()}
     said = {mode: child.said() for mode, child in children.items()}
     typical = {mode: statistics.median(times[mode]) for mode in times}

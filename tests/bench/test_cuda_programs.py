@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -25,6 +26,25 @@ class OnTheStandIn(unittest.TestCase):
         self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
         for name in ("calls", "ordered"):
             self.assertRegex(result.stdout, rf"(?m)^{name} +us( +[0-9.]+){{3}}(  +[0-9.]+ \([0-9.]+ to [0-9.]+\)){{2}}   [0-9]+ turns$")
+
+    def run_cupy(self, text):
+        """With a module in place of CuPy."""
+        with tempfile.TemporaryDirectory() as folder:
+            Path(folder, "cupy.py").write_text(text)
+            return self.run_bench("--programs", "cupy,calls", "--seconds", "0.5", PYTHONPATH=folder)
+
+    def test_a_program_finds_the_module_of_its_framework(self):
+        result = self.run_cupy("float32 = None\nclass Array:\n    T = property(lambda self: self)\n    def reshape(self, *shape): return self\n"
+                               "    def __matmul__(self, other): return self\n    def mean(self): return 1.5\ndef arange(count, dtype): return Array()\n")
+        self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
+        self.assertRegex(result.stdout, r"(?m)^cupy +us .* turns$")
+
+    def test_a_program_that_ends_early_does_not_end_the_others(self):
+        result = self.run_cupy("float32 = None\ndef arange(count, dtype): raise MemoryError('none left')\n")
+        self.assertEqual((result.returncode, result.stderr), (1, ""))
+        self.assertIn("cupy alone: ended in a turn: Traceback", result.stdout)
+        self.assertIn("MemoryError: none left", result.stdout)
+        self.assertRegex(result.stdout, r"(?m)^calls +us .* turns$")
 
     def test_a_driver_that_does_not_start_is_no_card(self):
         result = self.run_bench(FAKE_CUDA_INIT="803")
