@@ -58,7 +58,7 @@ static void test_gpt2_at_half_its_memory_takes_little_longer(void)
 	check_times(60, 1.08);
 	check_times(50, 1.13);
 	check_times(40, 1.28);
-	check_times(30, 1.40);
+	check_times(30, 1.24);
 	hr__schedule_free(&trace.schedule);
 }
 

@@ -204,7 +204,9 @@ void hr__learned_ghost(hr__tensor *ghost, uint32_t planned)
 
 bool hr__learned_times_copy(const hr__lms *lms, uint64_t bytes)
 {
-	return lms->learned && bytes >= HR__LINK_TIMED_SMALLEST && !hr__load_relaxed(&lms->learned->settled);
+	const hr__learned *learned = lms->learned;
+	if (!learned || bytes < HR__LINK_TIMED_SMALLEST || hr__load_relaxed(&learned->settled)) return false;
+	return bytes >= HR__LINK_TIMED_MIN || !hr__load_relaxed(&learned->no_small_copies);
 }
 
 void hr__learned_copied(hr__lms *lms, bool out, uint64_t bytes, uint64_t before, uint64_t after)
@@ -213,5 +215,6 @@ void hr__learned_copied(hr__lms *lms, bool out, uint64_t bytes, uint64_t before,
 	hr__learned *learned = lms->learned;
 	hr__lock_take(&lms->lock);
 	hr__link_note(&learned->link, (hr__link_copy){ out, after, before, bytes });
+	if (bytes >= HR__LINK_TIMED_MIN || learned->link.copy_count[1] >= HR__LINK_COPIES) hr__store_relaxed(&learned->no_small_copies, 1);
 	hr__lock_release(&lms->lock);
 }

@@ -59,6 +59,7 @@ struct hr__learned {
 	hr__repeats *repeats;      /* used while the program marks no steps; NULL until needed */
 	bool watching;             /* steps begin where a repeat begins */
 	bool wants_plan;           /* a plan is to be made of the last record, once its times are known */
+	hr__atomic_u8 no_small_copies; /* the link is known from large copies, or enough small ones are noted: small ones are not timed. As [settled] */
 	hr__atomic_u8 settled;     /* the active plan was right often enough: nothing needs timing. For readers without the lock */
 };
 

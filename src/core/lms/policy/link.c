@@ -39,12 +39,14 @@ static void time_copies(hr__link *link, const hr__lms *lms, bool small)
 {
 	for (uint32_t i = 0; i < link->copy_count[small] && i < HR__LINK_COPIES; i++) {
 		const hr__link_copy *copy = &link->copies[small][i];
-		uint64_t begin = 0, end = 0, fixed = small ? 0 : HR__LINK_COPY_NS; /* plans add it to each copy */
+		uint64_t begin = 0, end = 0;
 		hr_stream stream = copy->out ? lms->out_stream : lms->in_stream;
 		if (hr__device_mark_time(lms->device, stream, copy->before, &begin) ||
 		    hr__device_mark_time(lms->device, stream, copy->mark, &end))
 			continue;
-		if (end > begin + fixed) add(speed_of(link, copy->out, small), copy->bytes, end - begin - fixed);
+		/* Plans add the fixed cost to each copy. */
+		if (end > begin + HR__LINK_COPY_NS) add(speed_of(link, copy->out, small), copy->bytes, end - begin - HR__LINK_COPY_NS);
+		else if (small) add(speed_of(link, copy->out, true), copy->bytes, 1); /* too fast to tell */
 	}
 	link->copy_count[small] = 0;
 }
@@ -56,12 +58,19 @@ void hr__link_time(hr__link *link, const hr__lms *lms)
 	time_copies(link, lms, true);
 }
 
+/* What small copies say counts only if it is less than the guess. */
+static uint64_t small_bytes_per_s(const hr__link_speed *speed, uint64_t otherwise)
+{
+	uint64_t rate = bytes_per_s(speed, otherwise);
+	return rate < GUESS ? rate : GUESS;
+}
+
 uint64_t hr__link_out(const hr__link *link)
 {
-	return bytes_per_s(&link->out, bytes_per_s(&link->small_out, GUESS));
+	return bytes_per_s(&link->out, small_bytes_per_s(&link->small_out, GUESS));
 }
 
 uint64_t hr__link_in(const hr__link *link)
 {
-	return bytes_per_s(&link->in, link->out.ns ? hr__link_out(link) : bytes_per_s(&link->small_in, hr__link_out(link)));
+	return bytes_per_s(&link->in, link->out.ns ? hr__link_out(link) : small_bytes_per_s(&link->small_in, hr__link_out(link)));
 }

@@ -1,8 +1,8 @@
 /* link.h - speed of copies between device and host: the mean of the copies that were timed, weighted by bytes; newer copies count more.
  * It is lower than the speed of the fastest copy, because copies in both directions slow each other down. Copies that took more than
  * twice as long as the fastest do not count: the host queued them late, for example because it had to pin memory. Copies below
- * HR__LINK_TIMED_MIN count only as long as none of that size was timed in their direction, and with their fixed cost, which is a large part
- * of their time. Private to the learned policy; under the context's lock. */
+ * HR__LINK_TIMED_MIN count only as long as none of that size was timed in their direction, and if they are slower than the guess: how
+ * fast a fast link is, they do not tell. Private to the learned policy; under the context's lock. */
 #ifndef HR_LMS_LINK_H
 #define HR_LMS_LINK_H
 
@@ -35,11 +35,6 @@ typedef struct hr__link {
 void hr__link_note(hr__link *link, hr__link_copy copy);
 /* Times the noted copies that are done, and forgets all of them. */
 void hr__link_time(hr__link *link, const hr__lms *lms);
-/* Whether a copy was timed. */
-static inline bool hr__link_is_known(const hr__link *link)
-{
-	return link->out.ns || link->small_out.ns;
-}
 /* Bytes per second in each direction; a guess until a copy was timed. */
 uint64_t hr__link_out(const hr__link *link);
 uint64_t hr__link_in(const hr__link *link);

@@ -78,6 +78,7 @@ static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 	if (slack < learned->slack) slack = learned->slack;
 	learned->slack_used = slack;
 	hr__link_time(&learned->link, lms);
+	hr__store_relaxed(&learned->no_small_copies, learned->link.out.ns > 0);
 	return (hr__plan_machine){ .memory = slack < memory ? memory - slack : memory,
 		                       .out_bytes_per_s = hr__link_out(&learned->link),
 		                       .in_bytes_per_s = hr__link_in(&learned->link),

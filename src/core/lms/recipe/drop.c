@@ -116,7 +116,7 @@ static uint64_t copy_ns(const hr__tensor *tensor)
 	const hr__lms *lms = tensor->lms;
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	uint64_t in = LINK_GUESS * UINT64_C(1000000000), out = in;
-	if (lms->learned && hr__link_is_known(&lms->learned->link)) {
+	if (lms->learned && lms->learned->link.out.ns) {
 		in = hr__link_in(&lms->learned->link);
 		out = hr__link_out(&lms->learned->link);
 	}
