@@ -188,7 +188,7 @@ class Rules(unittest.TestCase):
 
     def test_nothing_is_recomputed_unless_asked_for(self):
         self.run_program("""
-            install(_always_recompute=False)
+            install(_always_recompute=False, recompute=False)
             y = torch.rand(MIB // 4).exp()
             evict_all()
             y.sum().item()

@@ -49,6 +49,9 @@ def _need():
     return _plugin
 
 
+RECOMPUTES = False  # where install() is not told recompute
+
+
 def _check_host_limit(limit):
     """The emulated device takes the host's memory, so the library cannot refuse a limit that the host does not have."""
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -56,7 +59,7 @@ def _check_host_limit(limit):
         raise ValueError(f"limit is {sizes.format_size(limit)}, above the host's memory of {sizes.format_size(host)}. Give less, or None for all of it")
 
 
-def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=None, spill_dir=None, policy=None, verify=False, ops=None, recompute=False,
+def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=None, spill_dir=None, policy=None, verify=False, ops=None, recompute=None,
             _rests_on_copy=False, _always_recompute=False):
     """Makes Headroom the allocator of PyTorch's tensors on [device]: "cuda", before the first CUDA tensor, or "cpu".
 
@@ -64,7 +67,7 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
     lms         Large Model Support: tensors that no op is using are moved to the host when the limit is reached; None = as HEADROOM_LMS says, or off
     movable     the least size of a tensor that is moved
     host_limit, spill_dir, policy, verify    as in docs/lms.md
-    recompute   whether results of ops may be dropped and computed again, where that is cheaper than moving them. Experimental
+    recompute   whether results of ops may be dropped and computed again, where that is cheaper than moving them. Experimental; None = no
     ops         whether memory is named after the ops that allocate it, which takes about 0.3 us for each op; None = with lms, and while a recording runs
 
     A failure leaves PyTorch as it was: AlreadyInstalled, BuildError, UnsupportedVersion, RuntimeError (no CUDA device, or it was used already), ValueError (a bad
@@ -91,7 +94,7 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
                                host_limit=sizes.argument_size(host_limit, "host_limit", "64GB") if host_limit is not None else 0,
                                spill_dir=os.fsencode(spill_dir) if spill_dir is not None else None,
                                policy=policy.encode() if policy is not None else None, lms=bool(lms), verify=bool(verify),
-                               rests_on_copy=_rests_on_copy, recompute=2 if _always_recompute else int(bool(recompute)))
+                               rests_on_copy=_rests_on_copy, recompute=2 if _always_recompute else int(RECOMPUTES if recompute is None else bool(recompute)))
     if kind == "cpu":
         _check_host_limit(settings.limit)
     plugin = _build.load(kind == "cuda")
