@@ -153,6 +153,10 @@ HR_API size_t hr_oom_format_text(hr_oom_report report, char *out, size_t capacit
 HR_API size_t hr_oom_format_json(hr_oom_report report, char *out, size_t capacity);
 HR_API size_t hr_oom_format_log(hr_oom_report report, char *out, size_t capacity);
 
+/* What the report says about the job's other ranks on this host (docs/fleets.md), a line for each of their devices, in the same way. 0 also
+ * when the process is not a rank, or no other rank publishes its statistics. */
+HR_API size_t hr_oom_format_ranks(hr_oom_report report, char *out, size_t capacity);
+
 /* The verdict of a report. HR_INVALID_HANDLE when the report is no longer available. Set verdict->struct_size first. */
 HR_API HR_CHECK_RESULT hr_status hr_oom_get_verdict(hr_oom_report report, hr_verdict *verdict);
 

@@ -224,6 +224,11 @@ size_t hr_oom_format_log(hr_oom_report report, char *out, size_t capacity)
 	return write_to_memory(report, hr__report_log_json, out, capacity);
 }
 
+size_t hr_oom_format_ranks(hr_oom_report report, char *out, size_t capacity)
+{
+	return write_to_memory(report, hr__report_ranks_text, out, capacity);
+}
+
 /* ---- to files ---- */
 
 /* Buffers small writes. */

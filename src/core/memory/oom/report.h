@@ -127,6 +127,8 @@ typedef bool (*hr__report_sink)(void *context, const char *bytes, size_t length)
 
 bool hr__report_text(const hr__report *report, hr__report_sink sink, void *context);
 bool hr__report_json(const hr__report *report, hr__report_sink sink, void *context);
+/* The lines about other ranks alone. */
+bool hr__report_ranks_text(const hr__report *report, hr__report_sink sink, void *context);
 /* The log alone as a JSON array: its entries, then the failed request. */
 bool hr__report_log_json(const hr__report *report, hr__report_sink sink, void *context);
 

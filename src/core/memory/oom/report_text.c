@@ -509,7 +509,7 @@ static void write_largest(struct report_page *page)
 
 /* ---- other ranks of the job ---- */
 
-static void write_peer(struct report_page *page, const hr__report_peer *peer)
+static void write_peer(struct report_page *page, const hr__report_peer *peer, unsigned indent)
 {
 	char paragraph[PARAGRAPH_BYTES] = "", name[SAFE_BYTES(NAME_COLUMNS)], size[SIZE_BYTES], time[SHARE_BYTES];
 	append(paragraph, "rank %u: ", peer->rank);
@@ -522,21 +522,26 @@ static void write_peer(struct report_page *page, const hr__report_peer *peer)
 		append(paragraph, "nothing yet");
 	}
 	append(paragraph, "; process %u, %s before", peer->process, time_text(peer->age_ns, time));
-	put_times(page, ' ', INDENT);
-	wrap(page, INDENT, 2 * INDENT, paragraph);
+	put_times(page, ' ', indent);
+	wrap(page, indent, indent + INDENT, paragraph);
+}
+
+static void write_peers(struct report_page *page, unsigned indent)
+{
+	const hr__report_ranks *ranks = &page->report->ranks;
+	for (uint32_t i = 0; i < ranks->count && i < HR__REPORT_PEERS; i++) write_peer(page, &ranks->peers[i], indent);
+	if (ranks->left_out) put_format(page, "%*sand %u device%s with less\n", indent, "", ranks->left_out, hr__plural(ranks->left_out));
 }
 
 static void write_ranks(struct report_page *page)
 {
 	const hr__report_ranks *ranks = &page->report->ranks;
-	uint32_t count = ranks->count < HR__REPORT_PEERS ? ranks->count : HR__REPORT_PEERS;
 	char rest[160];
 	if (!ranks->self.count) return;
 	snprintf(rest, sizeof rest, " on this host; this is rank %u of %u", ranks->self.number, ranks->self.count);
 	heading(page, "Other ranks of the job", rest);
-	if (!count) put_format(page, "%*snone publishes statistics, as with headroom run or HEADROOM_TOP=1\n", INDENT, "");
-	for (uint32_t i = 0; i < count; i++) write_peer(page, &ranks->peers[i]);
-	if (ranks->left_out) put_format(page, "%*sand %u device%s with less\n", INDENT, "", ranks->left_out, hr__plural(ranks->left_out));
+	if (!ranks->count) put_format(page, "%*snone publishes statistics, as with headroom run or HEADROOM_TOP=1\n", INDENT, "");
+	write_peers(page, INDENT);
 }
 
 /* ---- memory map ---- */
@@ -717,7 +722,15 @@ static void write_log(struct report_page *page)
 	                          .thread = report->thread });
 }
 
-/* ---- the whole report ---- */
+/* ---- the whole report, and parts of it ---- */
+
+bool hr__report_ranks_text(const hr__report *report, hr__report_sink sink, void *context)
+{
+	struct report_page page = { .report = report, .sink = sink, .context = context };
+	write_peers(&page, 0);
+	flush(&page);
+	return !page.failed;
+}
 
 bool hr__report_text(const hr__report *report, hr__report_sink sink, void *context)
 {
