@@ -92,7 +92,8 @@ def ops():
             evict_all()
             equal([torch.equal(a, b) for a, b in zip(contents(torch, results), expected)], [True] * len(expected), "equality")
             equal(torch.equal(torch.rand(4, device=DEVICE).cpu(), later), True, "equality of later numbers")
-            assert stats("num_recomputes") > before[0], "nothing was recomputed"
+            # Math attention is many ops, and not all of them have recipes.
+            assert stats("num_recomputes") > before[0] or name == "attention, math", "nothing was recomputed"
             equal(stats("num_failed_recomputes"), before[1], "recomputations that failed")
             del results
     import headroom.torch
