@@ -2,7 +2,8 @@
  *
  *   HR_TEST_NVRTC    folders to search for it, as in HEADROOM_CUDA_LIBRARIES
  *   HR_TEST_PROGRAM  the only program that is compiled, such as "conv.cuh"
- *   HR_TEST_CARD=1   what is compiled goes to the cache of kernels, so that the tests on the card find it there */
+ *   HR_TEST_CARD=1   what is compiled goes to the cache of kernels, so that the tests on the card find it there; all dtypes are compiled
+ *   HR_TEST_SCALE    above 1: all dtypes, not only one of each kind */
 #include "fixture.h"
 #include "core/os/os.h"
 #include "runtime/card/card.h"
@@ -13,6 +14,9 @@
 #define FLOATS (1u << HR_DTYPE_FLOAT32 | 1u << HR_DTYPE_FLOAT64)
 #define NUMBERS (FLOATS | 1u << HR_DTYPE_INT32 | 1u << HR_DTYPE_INT64 | 1u << HR_DTYPE_UINT8)
 #define ALL (NUMBERS | 1u << HR_DTYPE_BOOL | 1u << HR_DTYPE_BFLOAT16)
+
+/* One of each kind: others differ in the type T alone. */
+#define FEW (NONE | 1u << HR_DTYPE_FLOAT32 | 1u << HR_DTYPE_INT32 | 1u << HR_DTYPE_BFLOAT16)
 
 /* The dtypes that a program is compiled for. */
 static const unsigned dtypes[] = {
@@ -37,6 +41,7 @@ static void test_programs_compile(void)
 	char why[256];
 	hr__card_facts facts = { .processors = { 9, 0, 132 }, .arch = ARCH, .is_exact = true };
 	const char *on_card = getenv("HR_TEST_CARD"), *only = getenv("HR_TEST_PROGRAM");
+	unsigned wanted = on_card || hr_test_scale() > 1 ? ~0u : FEW;
 	if (!on_card) setenv("HEADROOM_KERNEL_CACHE", "/dev/null/none", 1);
 	if (!getenv("HR_TEST_NVRTC")) unsetenv("HEADROOM_CUDA_LIBRARIES");
 	else setenv("HEADROOM_CUDA_LIBRARIES", getenv("HR_TEST_NVRTC"), 1);
@@ -47,7 +52,7 @@ static void test_programs_compile(void)
 		for (int dtype = 0; dtype <= HR_DTYPE_BFLOAT16; dtype++) {
 			void *image;
 			size_t bytes;
-			if (!(dtypes[i] >> dtype & 1) || (only && strcmp(only, hr__source_of((enum hr__card_program)i).name) != 0)) continue;
+			if (!((dtypes[i] & wanted) >> dtype & 1) || (only && strcmp(only, hr__source_of((enum hr__card_program)i).name) != 0)) continue;
 			uint64_t begin = hr__os()->clock_ns();
 			hr_status status = hr__program_build(&facts, (enum hr__card_program)i, (hr_dtype)dtype, &image, &bytes);
 			printf("# %s for %s: %.1f s, %zu bytes\n", hr__source_of((enum hr__card_program)i).name, hr_dtype_text((hr_dtype)dtype),
