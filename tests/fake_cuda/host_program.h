@@ -250,7 +250,7 @@ static inline float hr_float_of(uint32_t bits)
 
 static thread_local uint32_t hr_operands[THREADS_MAX][6];
 
-/* mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 */
+/* mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32. Sums are rounded towards zero, as on a card: many of them in one sum lose precision. */
 static inline void multiply_add(float *sum, const uint32_t *a, const uint32_t *b)
 {
 	unsigned me = hr_block.current, lane = me % WARP_THREADS;
@@ -260,10 +260,13 @@ static inline void multiply_add(float *sum, const uint32_t *a, const uint32_t *b
 	__syncwarp();
 	for (unsigned i = 0; i < 4; i++) {
 		unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+		double exact = (double)sum[i];
 		for (unsigned k = 0; k < 8; k++) {
 			float left = hr_float_of(of[row % 8 * 4 + k % 4][(row >= 8) + 2 * (k >= 4)]), right = hr_float_of(of[column * 4 + k % 4][4 + (k >= 4)]);
-			sum[i] += left * right;
+			exact += (double)left * (double)right;
 		}
+		sum[i] = (float)exact;
+		if (fabs((double)sum[i]) > fabs(exact)) sum[i] = nextafterf(sum[i], 0);
 	}
 	__syncwarp();
 }

@@ -81,7 +81,8 @@ template <int C, class V> BOTH void read_shared(const V *from, V *to)
 // ---- tensor cores ----
 //
 // They multiply TF32, which has 10 bits of precision. A float is the sum of two of them, high and low, to 21 bits, and a product is high high + high low +
-// low high: three instructions, with errors like those of float32. Operands of the instruction (mma.sync m16n8k8), with g = lane / 4 and t = lane % 4:
+// low high: three instructions, with errors like those of float32. But the instruction rounds sums towards zero, which adds up: it adds to a sum that
+// began at 0 not long ago (partial_sum), which is then added as floats are. Operands of the instruction (mma.sync m16n8k8), with g = lane / 4 and t = lane % 4:
 //
 //     left, 16 x 8   [0] row g, column t   [1] row g + 8   [2] column t + 4   [3] row g + 8, column t + 4
 //     right, 8 x 8   [0] row t, column g   [1] row t + 4
@@ -117,6 +118,17 @@ BOTH void add_four(const uint32_t *a_high, const uint32_t *a_low, const float (*
 	for (int i = 0; i < 4; i++) multiply_add(sum[i], a_low, b_high[i]);
 	for (int i = 0; i < 4; i++) multiply_add(sum[i], a_high, b_low[i]);
 	for (int i = 0; i < 4; i++) multiply_add(sum[i], a_high, b_high[i]);
+}
+
+// The sums of four parts.
+struct partial_sum {
+	float at[4][4];
+};
+
+BOTH void add_partial(const partial_sum &from, float (*to)[4])
+{
+	for (int n = 0; n < 4; n++)
+		for (int i = 0; i < 4; i++) to[n][i] += from.at[n][i];
 }
 #else
 #define TENSOR_CORES 0

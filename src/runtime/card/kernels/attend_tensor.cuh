@@ -46,19 +46,20 @@ BOTH void products(const tensor_a &a, const float (*other)[ROW], tensor_sum &sum
 BOTH void add_product(const tensor_sum &weights, const float (*other)[ROW], tensor_sum &to)
 {
 #pragma unroll
-	for (int k = 0; k < STEPS; k++) {
-		float a[4] = { weights.at[k][0], weights.at[k][2], weights.at[k][1], weights.at[k][3] };
-		uint32_t a_high[4], a_low[4];
-		split<4>(a, a_high, a_low);
+	for (int n = 0; n < STEPS; n += 4) {
+		partial_sum partial = {};
 #pragma unroll
-		for (int n = 0; n < STEPS; n += 4) {
-			float b[4][2];
+		for (int k = 0; k < STEPS; k++) {
+			float a[4] = { weights.at[k][0], weights.at[k][2], weights.at[k][1], weights.at[k][3] }, b[4][2];
+			uint32_t a_high[4], a_low[4];
+			split<4>(a, a_high, a_low);
 			for (int i = 0; i < 4; i++) {
 				b[i][0] = other[k * 8 + 2 * Q][(n + i) * 8 + G];
 				b[i][1] = other[k * 8 + 2 * Q + 1][(n + i) * 8 + G];
 			}
-			add_four(a_high, a_low, b, &to.at[n]);
+			add_four(a_high, a_low, b, partial.at);
 		}
+		add_partial(partial, &to.at[n]);
 	}
 }
 
@@ -157,7 +158,7 @@ template <class F> BOTH float row_join(float x, F join)
 	return join(x, __shfl_xor_sync(0xffffffffu, x, 2));
 }
 
-FITTING_KERNEL(hr_tensor_attend, hr__k_attend, WARPS * WARP, 3)
+FITTING_KERNEL(hr_tensor_attend, hr__k_attend, WARPS * WARP, 2)
 {
 	alignas(16) __shared__ float k_rows[SIDE][ROW];
 	alignas(16) __shared__ float v_rows[SIDE][ROW];

@@ -113,20 +113,21 @@ template <int TM> BOTH T sum_of(const T (*sum)[TN], int r, int c)
 template <int TM> BOTH void multiply(const T (*a)[HIGH * TM + PAD], const T (*b)[WIDE + PAD], T (*sum)[TN])
 {
 #pragma unroll
-	for (int k = 0; k < DEEP; k += 8) {
-		float right[4][2];
-		for (int part = 0; part < 4; part++) {
-			right[part][0] = b[k + Q][WARP_COLUMN + part * 8 + G];
-			right[part][1] = b[k + Q + 4][WARP_COLUMN + part * 8 + G];
-		}
+	for (int m = 0; m < TM / 2; m++) { // a part of 16 rows has two rows of sums: 4 parts of 4
+		partial_sum partial = {};
+		int row = WARP_ROW + m * 16 + G;
 #pragma unroll
-		for (int m = 0; m < TM / 2; m++) { // a part of 16 rows has two rows of sums: 4 parts of 4
-			int row = WARP_ROW + m * 16 + G;
-			float left[4] = { a[k + Q][row], a[k + Q][row + 8], a[k + Q + 4][row], a[k + Q + 4][row + 8] };
+		for (int k = 0; k < DEEP; k += 8) {
+			float left[4] = { a[k + Q][row], a[k + Q][row + 8], a[k + Q + 4][row], a[k + Q + 4][row + 8] }, right[4][2];
 			uint32_t high[4], low[4];
+			for (int part = 0; part < 4; part++) {
+				right[part][0] = b[k + Q][WARP_COLUMN + part * 8 + G];
+				right[part][1] = b[k + Q + 4][WARP_COLUMN + part * 8 + G];
+			}
 			split<4>(left, high, low);
-			add_four(high, low, right, (float(*)[4])sum[2 * m]);
+			add_four(high, low, right, partial.at);
 		}
+		add_partial(partial, (float(*)[4])sum[2 * m]);
 	}
 }
 #else
