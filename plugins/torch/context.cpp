@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
+#include <algorithm>
 
 #include <cstdio>
 #include <cstring>
@@ -93,6 +94,15 @@ static std::string holders_text(hr_holder_kind kind)
 	return named ? text : std::string();
 }
 
+// "\n  rank 0: 39.1 MiB in use of 64.0 MiB on GPU:0, ...", for each of the job's other ranks on this host.
+static std::string ranks_text(hr_oom_report report)
+{
+	std::string lines(hr_oom_format_ranks(report, nullptr, 0) + 1, '\0'), text;
+	lines.resize(std::min(hr_oom_format_ranks(report, &lines[0], lines.size()), lines.size() - 1));
+	for (size_t at = 0, end; (end = lines.find('\n', at)) != std::string::npos; at = end + 1) text += "\n  " + lines.substr(at, end - at);
+	return text;
+}
+
 // The first line is what PyTorch's own error begins with, because programs look for it.
 static std::string out_of_memory_text()
 {
@@ -112,6 +122,7 @@ static std::string out_of_memory_text()
 		if (!held.empty()) text += std::string("\n  ") + kind.label + ": " + held;
 	}
 	if (hr_oom_get_last(&report) == HR_OK) {
+		text += ranks_text(report);
 		hr_verdict_init(&verdict);
 		if (hr_oom_get_verdict(report, &verdict) == HR_OK) {
 			text += std::string("\n  verdict: ") + verdict.text;

@@ -51,6 +51,7 @@ class Torchrun(unittest.TestCase):
         result = self.torchrun(["--limit", "64MiB"], "16", HEADROOM_OOM_REPORT=str(self.folder / "oom-%p.json"))
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("OutOfMemoryError: Headroom: out of memory", result.stderr)
+        self.assertRegex(result.stderr, r"\n\S* *rank 0: .* in use of 64\.0 MiB on GPU:0, .* at its peak; process")
         report = json.loads(next(self.folder.glob("oom-*.json")).read_text())
         self.assertEqual(report["rank"]["number"], 1)
         (other,) = report["other_ranks"]
