@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "core/base/assert.h"
+#include "core/base/atomic.h"
 #include "core/base/status.h"
 #include "core/device/device.h"
 #include "core/memory/allocator.h"
@@ -24,6 +25,7 @@ _Static_assert(sizeof(hr__segment) <= MAPPED, "it fits");
 
 /* Written by start, stop and forget; stopping is guarded by the monitor. */
 static hr__segment *segment; /* NULL: not running */
+static hr__atomic_u32 started; /* 1: all of this is set. A process can end, and stop this, while another thread of it is starting it */
 static hr__monitor *monitor;
 static hr__thread *thread;
 static bool stopping;
@@ -224,6 +226,7 @@ hr_status hr__publish_start(void)
 	error = hr__os()->monitor_create(&monitor);
 	if (error) monitor = NULL;
 	else error = hr__os()->thread_start(run, NULL, "headroom top", &thread);
+	hr__store_release(&started, !error);
 	if (!error) return HR_OK;
 	give_up();
 	return hr__os_fail(error, "cannot start the thread for headroom top");
@@ -231,7 +234,8 @@ hr_status hr__publish_start(void)
 
 void hr__publish_stop(void)
 {
-	if (!segment) return;
+	if (!hr__load_acquire(&started)) return;
+	hr__store_release(&started, 0);
 	hr__os()->monitor_enter(monitor);
 	stopping = true;
 	hr__os()->monitor_wake_all(monitor);
@@ -244,6 +248,7 @@ void hr__publish_forget(void)
 {
 	/* The file is unmapped but not removed. The monitor and the thread's record are leaked: their state is the parent's. */
 	if (segment) hr__os()->file_unmap(segment, MAPPED);
+	hr__store_release(&started, 0);
 	segment = NULL;
 	monitor = NULL;
 	thread = NULL;
