@@ -107,9 +107,8 @@ static inline void hr_session_options_init(hr_session_options *options)
  * On an allocator with Large Model Support, values are evicted and restored as memory is needed, or dropped and recomputed if their op
  * is a pure function of its inputs (hr_lms_options.recompute turns that off). Results are the same to the bit.
  *
- * On a CUDA card with NVRTC, ops are computed by the card, matrix products by cuBLASLt (docs/runtime.md says which ops). Every other op of a device
- * whose memory the host cannot access is computed by the host, on copies in pinned memory, which are copied from and to the device on the session's
- * stream. That memory is allocated in pieces of 64 MiB and more, is shared
+ * On a CUDA card with NVRTC, ops are computed by the card, matrix products by cuBLASLt. Where one of these libraries is missing, the host computes the
+ * ops that need it, on copies in pinned memory, which are copied from and to the device on the session's stream. That memory is allocated in pieces of 64 MiB and more, is shared
  * by all sessions of the device, and is kept until the last of them is destroyed. It counts against hr_lms_options.host_limit, so set
  * that limit first.
  *

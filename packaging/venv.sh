@@ -10,7 +10,7 @@ without() { rm -rf "$folder"; echo "$1" >&2; exit 3; }
 
 mkdir -p "$(dirname "$folder")"
 exec 9>"$folder.lock" # another checkout may be making it
-flock 9
+flock -w 1200 9 || { echo "another process has been making $folder for 20 minutes" >&2; exit 3; }
 if [ ! -e "$folder/.done" ] || ! "$folder/bin/python" -c '' 2>/dev/null; then
 	rm -rf "$folder"
 	log=$(mktemp)

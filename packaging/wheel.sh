@@ -40,7 +40,7 @@ unset PYTHONPATH HEADROOM_LIBRARY_DIR HEADROOM_COMMAND
 quietly "$work/env/bin/python" -c "import importlib.metadata as m, importlib.util as u; assert all(u.find_spec(p.value) for p in m.entry_points(group='pytest11')), 'the plug-in for pytest'"
 quietly "$work/env/bin/headroom" demo --steps 2 --out demo
 quietly "$work/env/bin/headroom" report demo/training.hrt --export xplane --out logs
-"$work/env/bin/headroom" run -- env | grep -q '^LD_PRELOAD=.*/libheadroom_cuda.so$' || fail "headroom run does not find libheadroom_cuda.so"
+"$work/env/bin/headroom" run -- env | grep '^LD_PRELOAD=.*/libheadroom_cuda.so$' >/dev/null || fail "headroom run does not find libheadroom_cuda.so"
 
 torch=$(ls -d "${XDG_CACHE_HOME:-$HOME/.cache}/headroom/torch-${TORCH_VERSION:-2.11}"/lib/python3*/site-packages 2>/dev/null | head -n 1 || true)
 if [ "${TORCH:-1}" != 0 ] && [ -n "$torch" ] && [ -e "$torch/../../../.done" ]; then

@@ -3,8 +3,8 @@
 # on the emulated device, to show that it works, and reports what needs a card. Needs gcc and CMake; installs nothing.
 #   tools/gpu-bench.sh [library] [steps] [pytorch] [rounds] [models] [plugin] [programs]
 #
-# Without arguments all but programs, which is what `headroom run` costs programs that use CUDA without Headroom, and plugin, which is the PyTorch plug-in. It needs a PyTorch with CUDA, and minutes more. Parts of it
-# are plugin_workloads, plugin_lms and plugin_exact; their timeouts are estimates.
+# Without arguments all but programs (what `headroom run` costs CUDA programs) and plugin (the PyTorch plug-in, which needs a PyTorch with CUDA, and minutes
+# more). Parts of plugin are plugin_workloads, plugin_lms and plugin_exact; their timeouts are estimates.
 #
 # LMS_ROUNDS   rounds of evicting and restoring: of 8 GiB with verify, and of 64 MiB (default 100,10000)
 # LMS_LIMITS   limits of the training step, in GB (default 40,26)

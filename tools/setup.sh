@@ -144,7 +144,10 @@ if [ -n "$can_install" ]; then
 	}
 	# Detects a missing network: killing an update is harmless, killing an install is not.
 	if timeout --foreground 300 "${apt[@]}" update >"$log" 2>&1; then
-		install "${all[@]}" || { [ ${#needed[@]} -gt 0 ] && { install "${needed[@]}" || cat "$log" >&2; }; } || true
+		if ! install "${all[@]}"; then # one name that does not exist fails all of them
+			[ ${#needed[@]} -eq 0 ] || install "${needed[@]}" || cat "$log" >&2
+			for name in "${wished[@]}"; do install "$name" || true; done
+		fi
 	fi
 	missing
 fi

@@ -31,6 +31,7 @@ fi
 [ ${#packages[@]} -eq 0 ] || echo "-- fleet: SKIPPED the tests that need ${packages[*]}: it cannot be installed here"
 
 wrapper=()
-configure build && build build
+configure build
+build build
 [ ${#packages[@]} -gt 0 ] || export HEADROOM_REQUIRE_FLEET=1
 run_ctest build -R '^fleet\.' "$@"

@@ -17,5 +17,6 @@ trap 'rm -f "$why"' EXIT
 folder=$(packaging/venv.sh tools/python-tools.txt "$torch" 2>"$why") || skip "$(cat "$why")"
 
 wrapper=()
-configure build "" && build build
+configure build ""
+build build
 HEADROOM_TOOLS_PYTHON=$folder/bin/python run_ctest build -R '^integrations\.' "$@"

@@ -16,7 +16,7 @@ python3 -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 15))' || 
 echo "setup: installing PyTorch $version for the tests of its plug-in into $folder: takes 4.7 GB and a few minutes, once (TORCH=0 leaves it out)"
 mkdir -p "$(dirname "$folder")"
 exec 9>"$folder.lock" # another checkout may be installing it
-flock 9
+flock -w 1800 9 || without "another process has been installing it for half an hour"
 [ ! -e "$folder/.done" ] || exit 0
 free=$(df -Pk "$(dirname "$folder")" | awk 'NR == 2 { print int($4 / 1024 / 1024) }')
 [ "${free:-0}" -ge 8 ] || without "only $free GB of disk are free"

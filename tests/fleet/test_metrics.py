@@ -132,9 +132,7 @@ class Served(Published):
         silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
         for client in silent[::2]:
             client.sendall(b"GET /met")
-        begin = time.monotonic()
         self.assertEqual(ask(port, GET + b"\r\n")[0], 200)  # after the deadlines of those before it
-        self.assertLess(time.monotonic() - begin, 50)  # three times 5 s, on a busy machine
         for client in silent:
             client.close()
         reset = socket.create_connection(("127.0.0.1", port))

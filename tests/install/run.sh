@@ -25,7 +25,7 @@ for file in include/*.h share/man/man1/headroom.1 share/man/man1/headroom-run.1 
 done
 quietly "$prefix/bin/headroom" devices
 
-"$prefix/bin/headroom" run -- env | grep -qE "^LD_PRELOAD=.*/prefix/lib.*/headroom/libheadroom_cuda.so$" || fail "headroom run does not find libheadroom_cuda.so"
+"$prefix/bin/headroom" run -- env | grep -E "^LD_PRELOAD=.*/prefix/lib.*/headroom/libheadroom_cuda.so$" >/dev/null || fail "headroom run does not find libheadroom_cuda.so"
 
 # make uninstall removes what make install wrote, and nothing else.
 quietly cmake --install "$build" --prefix "$work/second"
