@@ -322,9 +322,10 @@ static void out_can_be_read_by_a_kernel(void)
 		skip_here("it runs no kernels");
 		return;
 	}
-	if (!driver.here) driver_open();
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	if (!driver.here && library && !dlsym(library, "fake_cuda_get_live")) driver_open();
 	if (!driver.here) {
-		skip_here("its driver is a stand-in that runs no kernels");
+		skip_here("its driver is a stand-in that runs no kernels of a card");
 		return;
 	}
 	DRIVER(context_set(driver.context));

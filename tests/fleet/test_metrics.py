@@ -52,7 +52,8 @@ class Printed(Published):
         self.assertEqual((info["rank"], info["ranks"], info["job_id"], info["host"]), ("1", "4", "torchrun:29500::", socket.gethostname()[:47]))
         allocators = {dict(labels)["allocator"]: value for (name, labels), value in found.items()
                       if name == "headroom_allocator_allocations_total" and ("process", str(program.pid)) in labels}
-        self.assertEqual(sum(allocators.values()), sum(device["num_allocs"] for device in shown["devices"]))
+        # The program reads its allocators after its devices, and goes on allocating meanwhile.
+        self.assertGreaterEqual(sum(allocators.values()), sum(device["num_allocs"] for device in shown["devices"]))
 
     def test_every_metric_is_described_in_both_formats(self):
         for format, total in (("openmetrics", ""), ("prometheus", "_total")):

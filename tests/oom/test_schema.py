@@ -9,7 +9,7 @@ from schema import LOG, ROOT, SCHEMA, jsonschema, load, validate
 
 REPORTS = ROOT / "tests/oom/reports"
 GOOD = ["training", "nothing", "names"]
-OPTIONAL = {"address", "recompute_bytes", "recompute_ns"}  # left out where they do not apply; everything else is always there
+OPTIONAL = {"address", "recompute_bytes", "recompute_ns", "rank", "local", "other_ranks", "other_ranks_left_out"}  # left out where they do not apply; everything else is always there
 HEADER = (ROOT / "include/headroom.h").read_text()
 
 

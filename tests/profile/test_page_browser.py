@@ -6,6 +6,7 @@ load nothing else.
     test_page_browser.py --screenshot FILE PAGE     only draws the picture of the README: PAGE is report.html of `headroom demo`
 """
 import json
+import math
 import os
 import shutil
 import sys
@@ -56,7 +57,8 @@ def format_bytes(count):
     unit = 0
     while unit < 3 and count >= 1024 ** (unit + 1):
         unit += 1
-    return f"{count / 1024 ** unit:,.1f} {units[unit]}" if unit else f"{count:,} B"
+    tenths = math.floor(count * 10 / 1024 ** unit + 0.5)  # a tie goes up, as in the browser
+    return f"{tenths / 10:,.1f} {units[unit]}" if unit else f"{count:,} B"
 
 
 def format_time(ns):

@@ -402,7 +402,7 @@ static void widen(hr__work *work)
 		struct widening widening = { work->in[i], work->scratch };
 		hr__each_range(work, hr__dims_count(&type->dims), HR__GRAIN, widen_range, &widening);
 		work->in[i] = work->scratch;
-		work->scratch = (char *)work->scratch + wide_bytes(type);
+		if (wide_bytes(type) > 0) work->scratch = (char *)work->scratch + wide_bytes(type);
 		type->dtype = HR_DTYPE_FLOAT32;
 	}
 }
