@@ -233,6 +233,8 @@ static bool accept_one(http_server *server)
 {
 	http_connection *c = unused_connection(server);
 	int fd = accept4(server->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS))
+		nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL); /* the connection stays in the queue */
 	if (fd < 0) return errno != EBADF && errno != EINVAL && errno != ENOTSOCK;
 	*c = (http_connection){ .state = READING, .fd = fd, .deadline_ms = now_ms() + DEADLINE_MS };
 	return true;

@@ -121,7 +121,9 @@ static void print_zsh_command(const hr__command *command)
 		puts("' \\");
 	}
 	if (command->takes_program) puts("\t\t\t'*::program:_normal' \\");
-	for (int i = 1; !command->takes_program && i <= command->most_operands; i++) printf("\t\t\t'%d:file:_files' \\\n", i);
+	bool many = command->most_operands == HR__OPERANDS_MAX;
+	if (!command->takes_program && many) puts("\t\t\t'*:file:_files' \\");
+	for (int i = 1; !command->takes_program && !many && i <= command->most_operands; i++) printf("\t\t\t'%d:file:_files' \\\n", i);
 	puts("\t\t\t'--help[this text]' ;;");
 }
 

@@ -105,16 +105,20 @@ bool hr__blocks_find(uint64_t address, bool inside, hr__block *out)
 /* The cursor stays at a slot that was emptied, because a later entry may have moved back to it. */
 bool hr__blocks_take_of(CUcontext context, size_t *cursor, hr__block *out)
 {
-	bool found = false;
+	bool found = false, again;
 	pthread_mutex_lock(&lock);
-	for (size_t at = *cursor; at < capacity && !found; at += !found) {
-		found = slots[at].address && slots[at].context == context;
-		*cursor = at;
-		if (!found) continue;
-		*out = slots[at];
-		remove_slot(at);
-	}
-	if (!found) *cursor = 0;
+	do { /* the table may have grown since the search began: one that did not begin at 0 is repeated */
+		size_t first = *cursor;
+		for (size_t at = first; at < capacity && !found; at += !found) {
+			found = slots[at].address && slots[at].context == context;
+			*cursor = at;
+			if (!found) continue;
+			*out = slots[at];
+			remove_slot(at);
+		}
+		again = !found && first > 0;
+		if (!found) *cursor = 0;
+	} while (again);
 	pthread_mutex_unlock(&lock);
 	return found;
 }

@@ -263,15 +263,29 @@ static bool take_deferred(hr__block *out)
 	return found;
 }
 
+/* False: there is no room. */
+static bool put_back(const hr__block *block)
+{
+	pthread_mutex_lock(&lock);
+	bool room = deferred_count < DEFERRED_MAX;
+	if (room) {
+		deferred[deferred_count] = *block;
+		__atomic_store_n(&deferred_count, deferred_count + 1, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&lock);
+	return room;
+}
+
 void hr__manage_settle(void)
 {
 	hr__block block;
-	CUcontext waited = NULL;
 	if (!__atomic_load_n(&deferred_count, __ATOMIC_ACQUIRE)) return;
 	while (!hr__captures_active() && take_deferred(&block)) {
 		if (!card_with(block.allocator)) continue; /* its card was reset */
-		if (block.context != waited && synchronise(block.context) != HR__CUDA_SUCCESS) continue; /* it stays allocated */
-		waited = block.context;
+		/* For each block, because another thread may have deferred it after the last wait. */
+		CUresult result = synchronise(block.context);
+		if (result == HR__CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && put_back(&block)) return; /* a capture has begun */
+		if (result != HR__CUDA_SUCCESS) continue; /* it stays allocated */
 		hr_free(block.allocator, (void *)(uintptr_t)block.address, HR_STREAM_HOST);
 	}
 }

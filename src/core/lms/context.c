@@ -291,6 +291,8 @@ void hr__lms_close(hr__lms *lms)
 	hr__lock_release(&all.lock);
 	hr__lms_destroy_tensors(lms);
 	hr__store_release(&lms->allocator->lms, NULL);
+	hr__allocators_lock(); /* readers of statistics, which hold this lock while they use the context, have left it */
+	hr__allocators_unlock();
 	tear_down(lms);
 }
 

@@ -311,7 +311,7 @@ hr_status hr__request_count_refusal(hr__allocator *allocator, hr_status status);
  * [judged]. Does nothing while the thread retries a refused request (hr__request_retry). */
 void hr__request_refuse(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status);
 /* While on, the requests of the calling thread retry a refused one, and their refusals are not reported again. */
-void hr__request_retry(bool on);
+HR__SHARED void hr__request_retry(bool on);
 
 /* shards (allocator.c) */
 hr_status hr__shard_open(hr__shard *shard); /* with caches_lock held, or before the allocator is visible to other threads */

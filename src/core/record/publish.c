@@ -73,60 +73,42 @@ static uint32_t see_devices(uint64_t sample)
 	return used;
 }
 
-/* The allocators that exist, as far as there is room. */
 struct allocator_list {
-	struct {
-		uint64_t id;
-		char name[32], device[32];
-	} entries[HR__SEGMENT_ALLOCATORS];
 	uint32_t count, left_out;
 };
 
-static void add_allocator(hr__allocator *allocator, void *context)
+/* Called with the registry's lock held, so that the allocator and its tensors' context stay. */
+static void see_allocator(hr__allocator *allocator, void *context)
 {
 	struct allocator_list *list = context;
+	hr_stats stats;
+	hr_lms_stats lms;
 	if (hr__device_pinned_for(allocator->device)) return; /* host memory of Large Model Support, which is in the figures of its tensors */
 	if (list->count == HR__SEGMENT_ALLOCATORS) {
 		list->left_out++;
 		return;
 	}
-	list->entries[list->count].id = allocator->id;
-	snprintf(list->entries[list->count].name, sizeof list->entries[0].name, "%s", allocator->name);
-	snprintf(list->entries[list->count].device, sizeof list->entries[0].device, "%s", hr__device_name(allocator->device));
-	list->count++;
-}
-
-/* False if the allocator was destroyed meanwhile. */
-static bool fill_allocator(hr__segment_allocator *out, uint64_t id)
-{
-	hr_stats stats;
-	hr_lms_stats lms;
 	hr_stats_init(&stats);
 	hr_lms_stats_init(&lms);
-	if (hr_allocator_get_stats((hr_allocator){ id }, &stats)) return false;
-	(void)!hr_lms_get_stats((hr_allocator){ id }, &lms); /* zeros without tensors */
+	if (hr_allocator_get_stats((hr_allocator){ allocator->id }, &stats)) return;
+	(void)!hr_lms_get_stats((hr_allocator){ allocator->id }, &lms); /* zeros without tensors */
+	hr__segment_allocator *out = &seen_allocators[list->count++];
+	snprintf(out->name, sizeof out->name, "%s", allocator->name);
+	snprintf(out->device, sizeof out->device, "%s", hr__device_name(allocator->device));
 #define COPY(name) out->name = stats.name;
 	HR__SEGMENT_ALLOCATOR_TABLE(COPY)
 #undef COPY
 #define COPY(name) out->name = lms.name;
 	HR__SEGMENT_LMS_TABLE(COPY)
 #undef COPY
-	return true;
 }
 
 static uint32_t see_allocators(uint32_t *left_out)
 {
-	struct allocator_list list = { .count = 0 };
-	uint32_t count = 0;
-	hr__allocators_visit(NULL, add_allocator, &list);
-	for (uint32_t i = 0; i < list.count; i++) {
-		hr__segment_allocator *out = &seen_allocators[count];
-		memcpy(out->name, list.entries[i].name, sizeof out->name);
-		memcpy(out->device, list.entries[i].device, sizeof out->device);
-		count += fill_allocator(out, list.entries[i].id);
-	}
+	struct allocator_list list = { 0 };
+	hr__allocators_visit(NULL, see_allocator, &list);
 	*left_out = list.left_out;
-	return count;
+	return list.count;
 }
 
 static void look(void)
@@ -234,8 +216,7 @@ hr_status hr__publish_start(void)
 
 void hr__publish_stop(void)
 {
-	if (!hr__load_acquire(&started)) return;
-	hr__store_release(&started, 0);
+	if (!hr__exchange_acq_rel(&started, 0)) return; /* exit and hr_shutdown may stop it at once */
 	hr__os()->monitor_enter(monitor);
 	stopping = true;
 	hr__os()->monitor_wake_all(monitor);

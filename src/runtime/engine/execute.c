@@ -251,6 +251,8 @@ static hr_status queue_kernels(const hr__task *task, const struct op_memory *mem
 	hr__k_faults faults = hr__faults_for(task->session, task->kind, task->scope, &work);
 	status = wait_if(timed, session, &begin);
 	if (!status) status = hr__card_queue(session->card, task->kind, &work, session->stream, &faults);
+	/* After queueing, because a thread that waits for the session meanwhile clears it. After a failure too: a part may be queued. */
+	__atomic_store_n(&task->session->may_have_faults, true, __ATOMIC_RELEASE);
 	if (!status) status = wait_if(timed, session, &end);
 	if (status || !timed) return status;
 	if (task->note) {

@@ -36,7 +36,6 @@ hr__k_faults hr__faults_for(hr__session *session, enum hr__op_kind kind, hr_name
 		faults.with.rank[i] = work->in_types[i].dims.rank;
 		memcpy(faults.with.d[i], work->in_types[i].dims.d, sizeof faults.with.d[i]);
 	}
-	__atomic_store_n(&session->may_have_faults, true, __ATOMIC_RELAXED);
 	return faults;
 }
 
@@ -84,7 +83,7 @@ static hr_status read_fault(hr__session *session, hr__k_fault *fault)
 hr_status hr__faults_wait(hr__session *session)
 {
 	hr__k_fault fault;
-	bool look = session->faults && __atomic_exchange_n(&session->may_have_faults, false, __ATOMIC_RELAXED);
+	bool look = session->faults && __atomic_exchange_n(&session->may_have_faults, false, __ATOMIC_ACQUIRE);
 	if (!look) return hr_stream_synchronize(session->handle, session->stream);
 	hr_status status = read_fault(session, &fault);
 	if (status) __atomic_store_n(&session->may_have_faults, true, __ATOMIC_RELAXED);

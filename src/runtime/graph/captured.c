@@ -7,6 +7,7 @@
 #include "core/base/status.h"
 #include "core/device/kernels.h"
 #include "core/lms/lms.h"
+#include "core/memory/allocator.h"
 #include "core/os/os.h"
 #include "core/trace/trace.h"
 #include "runtime/engine/capturing.h"
@@ -350,7 +351,10 @@ static hr_status take_block(hr__captured *captured)
 	hr_request request = HR_REQUEST(captured->block_bytes);
 	request.stream = captured->session->stream;
 	request.tag = hr_name_intern("activations");
-	return hr_alloc(captured->session->allocator, &request, &captured->block);
+	hr__request_retry(true); /* nothing is refused: without the block the function runs op by op */
+	hr_status status = hr_alloc(captured->session->allocator, &request, &captured->block);
+	hr__request_retry(false);
+	return status;
 }
 
 /* Variables stay pinned. Their references are released: an update is in place only if there is no other. */

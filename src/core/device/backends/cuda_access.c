@@ -182,8 +182,8 @@ hr_status hr__cuda_allow_access(void *device, void *peer)
 	CUresult result = hr__cuda_enter(card, &pushed);
 	if (result != HR__CUDA_SUCCESS) return hr__cuda_failed(card, result, "cuCtxPushCurrent");
 	hr__lock_take(&card->access_lock);
-	bool full = hr__load_relaxed(&card->access_count) == HR__CUDA_MAX_CARDS;
-	if (!is_listed(card, other->device) && !full) result = add_card(card, other->device);
+	bool listed = is_listed(card, other->device), full = !listed && hr__load_relaxed(&card->access_count) == HR__CUDA_MAX_CARDS;
+	if (!listed && !full) result = add_card(card, other->device);
 	hr__lock_release(&card->access_lock);
 	hr__cuda_leave(pushed);
 	if (full) return hr__fail(HR_TOO_MANY, "%u cards can access the memory of %s already", HR__CUDA_MAX_CARDS, card->name);

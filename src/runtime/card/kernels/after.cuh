@@ -155,8 +155,8 @@ BOTH int64_t offset_of(const hr__k_walk &walk, int64_t at)
 	if (at > 0x7fffffff) return far_offset_of(walk, at);
 	uint32_t rest = (uint32_t)at;
 	for (int i = walk.rank; i-- > 1;) {
-		uint32_t next = rest / (uint32_t)walk.d[i];
-		offset += (rest - next * (uint32_t)walk.d[i]) * walk.step[i];
+		uint32_t d = walk.d[i] > 0x7fffffff ? 0x80000000u : (uint32_t)walk.d[i], next = rest / d; // the rest is below 2^31
+		offset += (rest - next * d) * walk.step[i];
 		rest = next;
 	}
 	return offset + rest * walk.step[0];

@@ -23,7 +23,7 @@ BOTH void find(const hr__k_elements &arg, int64_t at, int64_t &a, int64_t &b)
 	}
 	uint32_t rest = (uint32_t)at;
 	for (int i = arg.rank; i-- > 1;) {
-		uint32_t d = (uint32_t)arg.d[i], next = rest / d, index = rest - next * d;
+		uint32_t d = arg.d[i] > 0x7fffffff ? 0x80000000u : (uint32_t)arg.d[i], next = rest / d, index = rest - next * d;
 		a += index * arg.a_step[i];
 		b += index * arg.b_step[i];
 		rest = next;
