@@ -137,7 +137,7 @@ class Plugin(unittest.TestCase):
                     raise SystemExit(f"no {kind}")
             raises(plugin.NotInstalled, "install()", plugin.stats)
             raises(ValueError, "'mps'", plugin.install, device="mps")
-            raises(ValueError, "not a size", plugin.install, device="cpu", limit="much")
+            raises(ValueError, "limit is 'much'; give", plugin.install, device="cpu", limit="much")
             raises(headroom.InvalidArgument, "policy", plugin.install, device="cpu", limit="64MB", lms=True, policy="none")
             assert torch.ones(1 << 20).sum().item() == 1 << 20    # PyTorch's own allocator
             raises(RuntimeError, "no CUDA device", plugin.install, device="cuda")
