@@ -26,7 +26,7 @@ budget of compile. Names may be patterns of those in the table below (CASES): gp
 
 A line for each step has its time, its exact loss, and what the step added to the counters of headroom.torch.lms_stats(). The table has the median of the
 last half of the steps, and compares all losses and the sums of all weights with the first row. They can only be expected to be equal with --deterministic.
---profile adds three steps to all rows, which no figure includes, and records those of the rows with a limit; the row's name is added to the file's.
+--profile adds three steps to all rows, which no figure includes, and records those of the rows with a limit; the names of model and row are added to the file's.
 """
 import argparse
 import contextlib
@@ -34,6 +34,7 @@ import fnmatch
 import gc
 import json
 import os
+import re
 import statistics
 import sys
 import time
@@ -238,7 +239,7 @@ def run_row(options, model, row, limit=None, title=None, show=tell, timeout=None
         arguments += ["--limits", limit]
     if options.profile:
         path = Path(options.profile)
-        arguments += ["--profile", path.with_name(f"{path.stem}-{title.replace(' ', '-').replace('%', '').replace(':', '-')}{path.suffix}")]
+        arguments += ["--profile", path.with_name(re.sub(r"[^\w.]+", "-", f"{path.stem}-{model}-{title}").strip("-") + path.suffix)]
     # cuBLAS sums in the same order in every run only with a workspace of a fixed size.
     changes = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"} if options.deterministic else {}
     show(f"\n{model} {title}")
