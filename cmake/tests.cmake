@@ -160,6 +160,9 @@ foreach(source ${test_programs})
 			"LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/fake_cuda/whole;HR_TEST_SUBJECT=cuda;HEADROOM_CUDA_LIBRARIES=0;HEADROOM_CUDA_PAGE=64KiB;FAKE_CUDA_GRANULARITY=65536;FAKE_CUDA_CHECK=1")
 	endif()
 endforeach()
+# Once more on the stand-in card, with the stand-ins of CUDA's libraries.
+add_headroom_test(runtime.golden.card runtime runtime_golden)
+set_property(TEST runtime.golden.card APPEND PROPERTY ENVIRONMENT HR_TEST_CARD=0)
 # Ops are tested without the engine: these put something of their own in the place of what kernels and gradients call.
 foreach(target ${test_targets})
 	if(target MATCHES "^runtime_ops?(_|$)" AND NOT target STREQUAL runtime_op_memory)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the conformance suite on this machine's GPU, and again under compute-sanitizer if that is installed. Without a GPU the suite runs
 # on the other devices, including the emulated one, and reports that. Needs gcc and CMake; installs nothing.
-#   tools/gpu-test.sh [build] [devices] [conformance] [memcheck] [beside] [oom] [torch] [programs]
+#   tools/gpu-test.sh [build] [devices] [conformance] [memcheck] [beside] [oom] [runtime] [torch] [programs]
 #
 # HEADROOM_REQUIRE_GPU=1  no GPU is a failure
 # HR_TEST_SCALE           multiplies the counts of the tests (default 1)
@@ -105,6 +105,25 @@ stage_oom() {
 	"$build/examples/oom_report" | sed -n 1,20p
 }
 
+# Runs the runtime's ops on the card: against the host, against PyTorch's results in tests/runtime/golden, and training in functions.
+stage_runtime() {
+	local rc=0 status name cuda count=0
+	if [ "$(gpu_backend $build)" != cuda ]; then note="skipped: no GPU"; return 0; fi
+	if [ -z "${HEADROOM_CUDA_LIBRARIES:-}" ]; then
+		cuda=$("${HEADROOM_TORCH_PYTHON:-python3}" -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null) && export HEADROOM_CUDA_LIBRARIES=$cuda
+	fi
+	build $build card_card_ops card_captured runtime_golden runtime_training_golden || return 1
+	for name in card/test_card_ops card/test_captured runtime/test_golden runtime/test_training_golden; do
+		status=0
+		HR_TEST_CARD=1 timeout -k 5 120 "$build/tests/$name" >"$build/${name##*/}.log" 2>&1 || status=$?
+		count=$((count + 1))
+		echo "$name: $(grep -c '^ok ' "$build/${name##*/}.log") tests ok, exit status $status"
+		[ $status = 0 ] || { grep -vE '^ok |^# pass' "$build/${name##*/}.log" | tail -n 30; rc=1; }
+	done
+	note="$count programs"
+	return $rc
+}
+
 # Runs the programs that use the PyTorch plug-in on the card, each with the package of the source tree. The plug-in's C++ is compiled first, so that no
 # program's timeout includes it.
 stage_torch() {
@@ -132,7 +151,7 @@ stage_programs() {
 }
 
 stages=("$@")
-[ ${#stages[@]} -gt 0 ] || stages=(build devices conformance memcheck beside oom torch programs)
+[ ${#stages[@]} -gt 0 ] || stages=(build devices conformance memcheck beside oom runtime torch programs)
 start=$SECONDS
 summary=() failed=0
 for stage in "${stages[@]}"; do

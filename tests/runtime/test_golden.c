@@ -3,7 +3,10 @@
  * Expected values are in golden/, written by tools/golden.py, which documents their origin. Errors may be 1e-5 of the expected
  * number; if that number is a sum whose parts cancel, 1e-5 of the sum of their magnitudes. float32 has 6e-8, so this is room for
  * some hundred roundings, and for nothing else: a wrong sign, factor or index causes an error in the order of 1. Numbers that are 0
- * for any input (cut off by relu, masked) must be 0. */
+ * for any input (cut off by relu, masked) must be 0.
+ *
+ *   HR_TEST_CARD   0: on the stand-in card, which computes with the card's kernels; 1: on the machine's card */
+#include "card/support_card.h"
 #include "headroom_runtime.h"
 #include "runtime/engine/op.h"
 #include "runtime/support_golden.h"
@@ -172,10 +175,10 @@ static hr_session session;
 
 static void open_session(void)
 {
-	hr_session_options options;
-	hr_session_options_init(&options);
-	options.device = "GPU:0";
-	CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
+	bool on_card = getenv("HR_TEST_CARD") != NULL;
+	if (on_card) card_begin();
+	session = card_session("GPU:0", (hr_allocator){ 0 });
+	if (on_card) CHECK_STATUS(HR_OK, hr_session_compute_check(session));
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 }
 

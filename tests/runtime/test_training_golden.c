@@ -6,7 +6,10 @@
  *
  * Tolerance: sums of 1024 products have relative errors of about 1e-7, which accumulate from step to step, and Adam divides
  * gradients by their own magnitude, so that even the sign of one close to 0 is uncertain. PyTorch's own losses in float32 differ
- * from those in float64 by up to 2e-5, relative, here, where the loss falls by a factor of 3000. Five times that is allowed. */
+ * from those in float64 by up to 2e-5, relative, here, where the loss falls by a factor of 3000. Five times that is allowed.
+ *
+ *   HR_TEST_CARD   1: on the machine's card */
+#include "card/support_card.h"
 #include "headroom_runtime.h"
 #include "runtime/support_golden.h"
 
@@ -103,10 +106,10 @@ static hr_status train(void *context, const hr_value *ins, size_t in_count, hr_v
 
 static void set_up(void)
 {
-	hr_session_options options;
-	hr_session_options_init(&options);
-	options.device = "CPU:0";
-	CHECK_STATUS(HR_OK, hr_session_create(&options, &session));
+	bool on_card = getenv("HR_TEST_CARD") != NULL;
+	if (on_card) card_begin();
+	session = card_session(on_card ? "GPU:0" : "CPU:0", (hr_allocator){ 0 });
+	if (on_card) CHECK_STATUS(HR_OK, hr_session_compute_check(session));
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 	make_variables();
 	for (uint32_t i = 0; i < BATCHES; i++) {
