@@ -430,6 +430,10 @@ void hr__usages_reset(void);
 void hr__stats_keep_counts(hr__allocator *allocator);
 /* Keeps the counts of the allocator's tensors, whose context is about to close. Without locks. */
 void hr__stats_keep_tensors(hr__allocator *allocator, const hr__lms_hooks *lms_hooks);
+/* As hr_device_get_stats, and calls [visit] for each allocator of the device, with the registry's lock held and the statistics that the
+ * device's are summed from. So the figures of both add up, whatever other threads do meanwhile. [stats] has the size of this version. */
+typedef void (*hr__stats_visit)(hr__allocator *allocator, const hr_stats *stats, void *context);
+hr_status hr__stats_visit_device(hr_device device, hr_stats *stats, hr__stats_visit visit, void *context);
 /* Bytes in use and their peak, as in hr_stats, and requests refused since the allocator was created. Cheaper than the full
  * statistics. Without locks, or under locks of a rank below HR__RANK_CACHES. */
 typedef struct hr__memory_summary {
