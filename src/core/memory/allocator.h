@@ -141,7 +141,7 @@ struct hr__thread_state {
 	                         * get a call stack. Written by this thread, and when a recording starts */
 	hr_name op, scope;    /* current op and scope (context.c) */
 	uint32_t name_depth;
-	bool retries;         /* the thread retries a request whose refusal was already reported (hr__request_retry) */
+	uint32_t retries;     /* hr__request_retry(true) without its end */
 	hr_name names[HR__NAME_SCOPES_MAX]; /* for each open name scope: the path before it was pushed */
 	hr__cache *caches[HR__ALLOCATORS_MAX];
 	hr__scope_frame scopes[HR__SCOPES_MAX];
@@ -310,7 +310,8 @@ hr_status hr__request_count_refusal(hr__allocator *allocator, hr_status status);
 /* Handles a failed request: writes it to the recording, counts it and, if memory was lacking, reports it. The verdict is about
  * [judged]. Does nothing while the thread retries a refused request (hr__request_retry). */
 void hr__request_refuse(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status);
-/* While on, the requests of the calling thread retry a refused one, and their refusals are not reported again. */
+/* Between true and false refusals of the calling thread's requests are neither reported nor counted: another attempt has been reported, or
+ * will be. Nests. */
 HR__SHARED void hr__request_retry(bool on);
 
 /* shards (allocator.c) */
