@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs missing packages. Needs no rights if nothing is missing.
 #   tools/setup.sh build   to compile: cmake, a C compiler; zlib and jansson if available
-#   tools/setup.sh test    to run `make test`: the same, clang with its sanitizers, python3, pkg-config, libzstd; XProf, PyTorch and Chromium if available
+#   tools/setup.sh test    to run `make test`: the same, clang with its sanitizers, python3, pkg-config, libzstd; groff, gdb, XProf, PyTorch and Chromium if available
 #   tools/setup.sh package to run `make package-test`: Debian's packaging tools, a compiler and an emulator for arm64, if available
 #   tools/setup.sh bench   for `make bench`: mimalloc and PyTorch, for comparison, if available
 # Needs apt-get (Debian, Ubuntu), as root or through sudo. Without it, or without a network, optional packages are left out and
@@ -72,6 +72,8 @@ missing() {
 			have clang || needed+=(clang)
 			needed+=(libclang-rt-dev) # packages() replaces it by an existing name
 		fi
+		have groff || wished+=(groff-base) # checks the manual pages
+		have gdb || wished+=(gdb-minimal) # debugs a program under headroom run
 		have llvm-symbolizer || wished+=(llvm) # names instead of addresses in sanitizer reports
 		have chromium || have chromium-browser || have google-chrome || wished+=(chromium) ;; # opens the HTML page of a profile; without it that test is skipped
 	package)

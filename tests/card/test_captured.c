@@ -327,15 +327,21 @@ static void test_memory_of_graphs_is_given_back(void)
 	hr_session session = card_session("GPU:0", allocator);
 	CHECK_STATUS(HR_OK, hr_session_enter(session));
 	hr_function function = function_of(&program, "large", add_large);
-	for (int i = 0; i < 6; i++) {
+	for (int i = 0; i < 9; i++) {
 		hr_value out, x = hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(4), 5);
 		CHECK_STATUS(HR_OK, hr_function_call(function, &x, 1, &out, 1));
 		CHECK_STATUS(HR_OK, hr_value_fetch(out, i ? is : first, sizeof is));
 		if (i) CHECK_BYTES(is, first, sizeof is);
+		if (i == 7) { /* more than the limit: refused once, although it is requested again without the graph */
+			CHECK_EQ(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(5 << 20), 1).id, 0);
+			CHECK_EQ(hr_last_status(), HR_OUT_OF_MEMORY);
+			CHECK_EQ(fixture_stats(allocator).num_failed_allocs, 1);
+		}
 		if (i != 3) continue;
 		hr_value large = hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3 << 20), 1); /* 12 MiB: more than is left beside the graph */
 		CHECK(large.id);
 		hr_value_release(hr_value_keep(large));
+		CHECK_EQ(fixture_stats(allocator).num_failed_allocs, 0); /* the request was met */
 	}
 	CHECK_STATUS(HR_OK, hr_function_destroy(function));
 	CHECK_STATUS(HR_OK, hr_session_leave());

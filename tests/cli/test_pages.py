@@ -42,7 +42,7 @@ class Man(unittest.TestCase):
         for command in commands():
             self.assertIn(f"headroom\\-{command} (1)", page)
 
-    @unittest.skipUnless(shutil.which("groff"), "needs groff")
+    @unittest.skipUnless(shutil.which("groff"), "groff is not installed (tools/setup.sh test)")
     def test_groff_has_no_complaint(self):
         for name in ["", *commands()]:
             page = headroom("help", "--man", *([name] if name else [])).stdout

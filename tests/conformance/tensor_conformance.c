@@ -5,6 +5,7 @@
 #include "fixture.h"
 #include "../../bench/gpu_kernel.h"
 #include "conformance/allocator_subjects.h"
+#include "fake_cuda/fake_cuda.h"
 #include "headroom_lms.h"
 
 #define LARGE ((HR_TEST_SANITIZED ? 36 : 72) * MIB + 12345) /* if it fits: several readers check it under verify */
@@ -303,6 +304,39 @@ static void test_fixed_tensors_that_are_out_can_be_read_by_copies(void)
 	on_each_device(out_can_be_read_by_copies);
 }
 
+/* The stand-in driver of tests/fake_cuda runs no PTX: it is given the kernel of gpu_kernel.h as a function of the host. */
+static __typeof__(&fake_cuda_compute) stand_in_compute;
+
+static void run_on_host(const void *argument, const unsigned *grid, unsigned threads)
+{
+	const kernel_arguments *arguments = argument;
+	(void)grid, (void)threads;
+	for (uint64_t i = 0; i < arguments->count * SAMPLES; i++) {
+		const kernel_tensor *tensor = &arguments->tensors[i / SAMPLES];
+		uint64_t thread = i % SAMPLES, *stamp = (uint64_t *)(uintptr_t)(tensor->address + thread * tensor->stride);
+		if (tensor->expect && *stamp != tensor->expect + thread) ++*(uint32_t *)(uintptr_t)arguments->errors;
+		if (tensor->next) *stamp = tensor->next + thread;
+	}
+}
+
+/* Makes the device's primary context current, and prepares the kernel. */
+static void open_kernel(void)
+{
+	void *library = dlopen("libcuda.so.1", RTLD_NOW);
+	*(void **)&stand_in_compute = library ? dlsym(library, "fake_cuda_compute") : NULL;
+	if (!driver.here) driver_open();
+	CHECK(driver.here);
+	DRIVER(context_set(driver.context));
+	if (!stand_in_compute && !kernel.function) kernel_open();
+}
+
+static void launch(kernel_arguments *arguments)
+{
+	uint64_t addresses[] = { arguments->tensors[0].address, arguments->errors };
+	if (!stand_in_compute) kernel_launch(arguments, NULL); /* the default stream, the one used here */
+	else CHECK_EQ(stand_in_compute(NULL, run_on_host, arguments, sizeof *arguments, addresses, 2), HR__CUDA_SUCCESS);
+}
+
 /* Runs the kernel, which compares stamps with [expect] and writes those of [next]; returns the number of mismatches. */
 static uint32_t run_kernel(const char *there, uint64_t bytes, uint64_t expect_stamp, uint64_t next, void *counter)
 {
@@ -310,7 +344,7 @@ static uint32_t run_kernel(const char *there, uint64_t bytes, uint64_t expect_st
 	kernel_arguments arguments = { .errors = (uintptr_t)counter, .count = 1 };
 	arguments.tensors[0] = (kernel_tensor){ (uintptr_t)there, (bytes - 8) / (SAMPLES - 1) & ~UINT64_C(7), expect_stamp, next };
 	CHECK_STATUS(HR_OK, hr_stream_fill(handle, counter, 0, sizeof count, HR_STREAM_DEFAULT));
-	kernel_launch(&arguments, NULL); /* the default stream, the one used here */
+	launch(&arguments);
 	CHECK_STATUS(HR_OK, hr_stream_copy(handle, &count, counter, sizeof count, HR_COPY_TO_HOST, HR_STREAM_DEFAULT));
 	CHECK_STATUS(HR_OK, hr_stream_synchronize(handle, HR_STREAM_DEFAULT));
 	return count;
@@ -322,14 +356,7 @@ static void out_can_be_read_by_a_kernel(void)
 		skip_here("it runs no kernels");
 		return;
 	}
-	void *library = dlopen("libcuda.so.1", RTLD_NOW);
-	if (!driver.here && library && !dlsym(library, "fake_cuda_get_live")) driver_open();
-	if (!driver.here) {
-		skip_here("its driver is a stand-in that runs no kernels of a card");
-		return;
-	}
-	DRIVER(context_set(driver.context));
-	if (!kernel.function) kernel_open();
+	open_kernel();
 	if (!open_tensors(0, HR_SAFETY_HOST_MAPPED, false)) return;
 	void *counter;
 	uint64_t bytes = 9 * page() - 24;
@@ -355,6 +382,7 @@ static void out_can_be_read_by_a_kernel(void)
 
 static void test_fixed_tensors_that_are_out_can_be_read_by_a_kernel(void)
 {
+	setenv("FAKE_CUDA_KERNELS", "1", 1); /* before the stand-in is initialized, in this test's process */
 	on_each_device(out_can_be_read_by_a_kernel);
 }
 

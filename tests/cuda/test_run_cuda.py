@@ -329,7 +329,7 @@ class Runtime(Run):
 
 @needs_command
 class Debugger(Run):
-    @unittest.skipUnless(shutil.which("gdb"), "there is no gdb")
+    @unittest.skipUnless(shutil.which("gdb"), "gdb is not installed (tools/setup.sh test)")
     def test_a_program_can_be_debugged(self):
         # headroom run -- gdb PROGRAM, and gdb of headroom run -- PROGRAM: breakpoints in the program and in the driver, and threads.
         commands = ["start", "stream", "alloc:0:1000", "threads:2:50", "free:0", "stats"]

@@ -82,6 +82,33 @@ static void test_the_highest_peak_and_the_slow_rank_are_found(void)
 	hr__ranks_free(&ranks);
 }
 
+/* What was evicted may be more than the device holds, and is not what the limit is about. */
+static void test_the_peak_of_a_rank_is_that_of_its_device_and_not_of_its_host_pool(void)
+{
+	hr__ranks ranks = { 0 };
+	const char *path = in_folder("pool.hrt");
+	setenv("HEADROOM_RANK", "0/1", 1);
+	CHECK_STATUS(HR_OK, hr__trace_open(path));
+	unsetenv("HEADROOM_RANK");
+	hr__trace_define_device(2, "GPU:0 host memory", 900 * MIB, 0); /* in either order */
+	hr__trace_define_device(1, "GPU:0", 64 * MIB, 0);
+	hr__trace_define_device(3, "GPU:1", 64 * MIB, 0);
+	hr__trace_define_device(4, "GPU:1 host memory", 900 * MIB, 0);
+	static const uint64_t bytes[] = { 30 * MIB, 90 * MIB, 40 * MIB, 80 * MIB };
+	for (uint32_t i = 0; i < 4; i++) {
+		hr_request request = HR_REQUEST(bytes[i]);
+		hr__trace_define_allocator(i + 1, "bfc", "bfc", i + 1);
+		hr__trace_alloc_existing(i + 1, &request, 4096, bytes[i]);
+	}
+	CHECK_STATUS(HR_OK, hr__trace_close());
+	CHECK_STATUS(HR_OK, add(&ranks, path));
+	CHECK_STATUS(HR_OK, hr__ranks_finish(&ranks));
+	CHECK_STR(ranks.runs[0]->device, "GPU:1");
+	CHECK_EQ(ranks.runs[0]->peak_bytes, 40 * MIB);
+	CHECK_EQ(ranks.runs[0]->limit_bytes, 64 * MIB);
+	hr__ranks_free(&ranks);
+}
+
 static void test_steps_that_occur_twice_are_compared_in_order(void)
 {
 	static const uint64_t one[2] = { 1000 * MS, 2000 * MS };
@@ -169,5 +196,6 @@ static void test_recordings_that_do_not_belong_together_are_refused(void)
 	hr__ranks_free(&ranks);
 }
 
-TEST_MAIN(T(test_the_highest_peak_and_the_slow_rank_are_found), T(test_steps_that_occur_twice_are_compared_in_order),
+TEST_MAIN(T(test_the_highest_peak_and_the_slow_rank_are_found),
+          T(test_the_peak_of_a_rank_is_that_of_its_device_and_not_of_its_host_pool), T(test_steps_that_occur_twice_are_compared_in_order),
           T(test_a_recording_says_how_long_each_step_waited), T(test_recordings_that_do_not_belong_together_are_refused))

@@ -146,6 +146,49 @@ static void test_a_rank_shows_its_job_and_each_allocator_what_it_evicts(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
+static hr__atomic_u32 allocating;
+
+static void *allocate_meanwhile(void *argument)
+{
+	const hr_allocator *allocators = argument;
+	void *blocks[2];
+	while (hr__load_relaxed(&allocating)) {
+		for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_alloc_bytes(allocators[i], 1000, &blocks[i]));
+		for (int i = 0; i < 2; i++) CHECK_STATUS(HR_OK, hr_free(allocators[i], blocks[i], HR_STREAM_DEFAULT));
+	}
+	return NULL;
+}
+
+static void test_a_device_shows_the_sum_of_its_allocators_while_a_thread_allocates(void)
+{
+	hr_device device;
+	pthread_t thread;
+	use_folder();
+	CHECK_EQ(setenv("HEADROOM_TOP", "1", 1), 0);
+	CHECK_STATUS(HR_OK, hr_device_find("SIM:0", &device));
+	hr_allocator allocators[2] = { fixture_allocator(device, 4 << 20), fixture_allocator(device, 4 << 20) };
+	hr__store_relaxed(&allocating, 1);
+	CHECK_EQ(pthread_create(&thread, NULL, allocate_meanwhile, allocators), 0);
+	uint64_t last = 0;
+	for (int looks = 0, attempt = 0; looks < 4; attempt++) {
+		hr__segment s;
+		CHECK_LT(attempt, 1000);
+		wait_a_while();
+		if (!hr__segment_read(folder_fd, name_of(getpid()), (uint32_t)getpid(), &s) || s.samples == last) continue;
+		last = s.samples;
+		const hr__segment_device *shown = device_of(&s, "SIM:0");
+		if (!shown || shown->num_allocs == 0) continue;
+		CHECK_EQ(s.allocator_count, 2);
+		CHECK_EQ(shown->num_allocs, s.allocators[0].num_allocs + s.allocators[1].num_allocs);
+		CHECK_EQ(shown->num_frees, s.allocators[0].num_frees + s.allocators[1].num_frees);
+		CHECK_EQ(shown->bytes_in_use, s.allocators[0].bytes_in_use + s.allocators[1].bytes_in_use);
+		looks++;
+	}
+	hr__store_relaxed(&allocating, 0);
+	pthread_join(thread, NULL);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
 static void test_without_the_variable_nothing_is_shown(void)
 {
 	use_folder();
@@ -463,7 +506,8 @@ static void test_a_process_publishes_only_its_own_statistics(void)
 	}
 }
 
-TEST_MAIN(T(test_a_program_shows_what_it_uses_and_takes_it_away), T(test_a_rank_shows_its_job_and_each_allocator_what_it_evicts), T(test_without_the_variable_nothing_is_shown),
+TEST_MAIN(T(test_a_program_shows_what_it_uses_and_takes_it_away), T(test_a_rank_shows_its_job_and_each_allocator_what_it_evicts), T(test_a_device_shows_the_sum_of_its_allocators_while_a_thread_allocates),
+          T(test_without_the_variable_nothing_is_shown),
           T(test_a_program_is_seen_however_long_its_looks_take), T(test_a_file_of_an_earlier_process_is_replaced), T(test_a_child_does_not_change_its_parents_file),
           T(test_whatever_call_fails_nothing_is_left_behind), T(test_hostile_files_are_refused_or_sanitized),
           T(test_odd_files_are_not_waited_for), T(test_files_of_the_dead_are_removed_and_those_of_the_living_kept), T(test_a_process_publishes_only_its_own_statistics))

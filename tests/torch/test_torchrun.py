@@ -44,6 +44,8 @@ class Torchrun(unittest.TestCase):
         report = json.loads(subprocess.run([COMMAND, "report", "--json", *traces], capture_output=True, text=True, check=True).stdout)
         self.assertEqual([row["rank"] for row in report["ranks"]["rows"]], [0, 1])
         for row in report["ranks"]["rows"]:
+            self.assertEqual(row["device"], "GPU:0")
+            self.assertLessEqual(row["peak_bytes"], 36 * MIB)
             self.assertGreater(row["out_bytes"], 0)
             self.assertGreaterEqual(row["steps"], 12)
 

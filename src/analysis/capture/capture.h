@@ -255,6 +255,9 @@ static inline uint64_t hr__allocation_requested(const hr__allocation *allocation
  * that is lower. 0 = unknown. */
 uint64_t hr__capture_limit(const hr__capture *capture, uint32_t device, uint64_t time_ns);
 
+/* Whether the device is the pinned host memory that tensors of another one are evicted to. */
+bool hr__capture_is_host_pool(const hr__capture *capture, uint32_t device);
+
 /* Calls [visit] for each allocation that is live after change number [change] (HR__NONE: at the end) on [device] (HR__NONE: any),
  * in the order of allocation. Takes time proportional to the changes up to that point, and one bit of memory per allocation.
  * HR_NO_HOST_MEMORY. */

@@ -1,5 +1,8 @@
 /* capture_queries.c - what is live at a moment of a capture, and what limits it. See capture.h. */
 #include "analysis/capture/capture.h"
+
+#include <string.h>
+
 #include "core/base/checked.h"
 #include "core/os/os.h"
 
@@ -12,6 +15,14 @@ uint64_t hr__capture_limit(const hr__capture *capture, uint32_t device, uint64_t
 		if (!a->limit_bytes || !hr__add(sum, a->limit_bytes, &sum)) return own;
 	}
 	return sum && (!own || sum < own) ? sum : own;
+}
+
+bool hr__capture_is_host_pool(const hr__capture *capture, uint32_t device)
+{
+	static const char end[] = " host memory"; /* hr__pinned_open */
+	const char *name = capture->devices[device].name;
+	size_t length = strlen(name);
+	return length >= sizeof end - 1 && strcmp(name + length - (sizeof end - 1), end) == 0;
 }
 
 static size_t words_of(const hr__capture *capture)

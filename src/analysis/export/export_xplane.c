@@ -217,11 +217,9 @@ static int64_t shown_as(struct xplane_exporter *e, enum xplane_event_kind kind, 
 /* Sort rank: devices, then CPU memory, then the host memory that tensors are evicted to. */
 static int rank_of(const hr__capture *c, uint32_t allocator)
 {
-	static const char host[] = " host memory";
-	const char *device = c->devices[c->allocators[allocator].device].name;
-	size_t length = strlen(device);
-	if (length >= sizeof host - 1 && strcmp(device + length - (sizeof host - 1), host) == 0) return 2;
-	return strncmp(device, "CPU", 3) == 0;
+	uint32_t device = c->allocators[allocator].device;
+	if (hr__capture_is_host_pool(c, device)) return 2;
+	return strncmp(c->devices[device].name, "CPU", 3) == 0;
 }
 
 static int compare_allocators(const void *a, const void *b, void *context)

@@ -12,12 +12,20 @@
 
 /* ---- one recording ---- */
 
-static uint32_t highest_device(const hr__capture *c)
+/* Whether device [a] describes the rank better than [b]. A host pool holds what was evicted from a device, which is often more than the
+ * device holds; its limit is not the one that the rank ran with. */
+static bool is_before(const hr__capture *c, uint32_t a, uint32_t b)
 {
-	uint32_t highest = 0;
+	bool one = hr__capture_is_host_pool(c, a), other = hr__capture_is_host_pool(c, b);
+	return one != other ? other : c->devices[a].peak_bytes > c->devices[b].peak_bytes;
+}
+
+static uint32_t main_device(const hr__capture *c)
+{
+	uint32_t found = 0;
 	for (uint32_t i = 1; i < c->device_count; i++)
-		if (c->devices[i].peak_bytes > c->devices[highest].peak_bytes) highest = i;
-	return highest;
+		if (is_before(c, i, found)) found = i;
+	return found;
 }
 
 static uint32_t lane_index(const hr__capture *c, uint64_t ns)
@@ -73,7 +81,7 @@ static hr_status find_peak_op(const hr__capture *c, uint32_t device, hr__rank_ru
 
 static hr_status fill_device(const hr__capture *c, hr__rank_run *run)
 {
-	uint32_t device = highest_device(c);
+	uint32_t device = main_device(c);
 	const hr__capture_device *d = &c->devices[device];
 	if (!c->device_count || !d->peak_bytes) return HR_OK;
 	memcpy(run->device, d->name, sizeof run->device);

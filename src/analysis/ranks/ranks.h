@@ -29,7 +29,7 @@ typedef struct hr__rank_run {
 	bool complete;
 	uint64_t start_wall_ns, end_ns, lost;
 
-	/* the device with the highest peak */
+	/* the device with the highest peak, host pools aside */
 	char device[32];
 	uint64_t peak_bytes, peak_ns, limit_bytes; /* limit 0: unknown */
 	hr_name peak_op;                           /* that holds most at the peak */

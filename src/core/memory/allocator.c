@@ -147,7 +147,8 @@ void hr__request_refuse(hr__allocator *allocator, const hr_request *request, con
 void hr__request_retry(bool on)
 {
 	hr__thread_state *thread = hr__thread_get();
-	if (thread) thread->retries = on;
+	HR_ASSERT(!thread || on || thread->retries > 0);
+	if (thread) thread->retries += on ? 1 : -1u;
 }
 
 /* ---- shards ---- */

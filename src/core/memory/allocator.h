@@ -141,7 +141,7 @@ struct hr__thread_state {
 	                         * get a call stack. Written by this thread, and when a recording starts */
 	hr_name op, scope;    /* current op and scope (context.c) */
 	uint32_t name_depth;
-	bool retries;         /* the thread retries a request whose refusal was already reported (hr__request_retry) */
+	uint32_t retries;     /* hr__request_retry(true) without its end */
 	hr_name names[HR__NAME_SCOPES_MAX]; /* for each open name scope: the path before it was pushed */
 	hr__cache *caches[HR__ALLOCATORS_MAX];
 	hr__scope_frame scopes[HR__SCOPES_MAX];
@@ -310,7 +310,8 @@ hr_status hr__request_count_refusal(hr__allocator *allocator, hr_status status);
 /* Handles a failed request: writes it to the recording, counts it and, if memory was lacking, reports it. The verdict is about
  * [judged]. Does nothing while the thread retries a refused request (hr__request_retry). */
 void hr__request_refuse(hr__allocator *allocator, const hr_request *request, const hr_request *judged, hr_status status);
-/* While on, the requests of the calling thread retry a refused one, and their refusals are not reported again. */
+/* Between true and false refusals of the calling thread's requests are neither reported nor counted: another attempt has been reported, or
+ * will be. Nests. */
 HR__SHARED void hr__request_retry(bool on);
 
 /* shards (allocator.c) */
@@ -430,6 +431,10 @@ void hr__usages_reset(void);
 void hr__stats_keep_counts(hr__allocator *allocator);
 /* Keeps the counts of the allocator's tensors, whose context is about to close. Without locks. */
 void hr__stats_keep_tensors(hr__allocator *allocator, const hr__lms_hooks *lms_hooks);
+/* As hr_device_get_stats, and calls [visit] for each allocator of the device, with the registry's lock held and the statistics that the
+ * device's are summed from. So the figures of both add up, whatever other threads do meanwhile. [stats] has the size of this version. */
+typedef void (*hr__stats_visit)(hr__allocator *allocator, const hr_stats *stats, void *context);
+hr_status hr__stats_visit_device(hr_device device, hr_stats *stats, hr__stats_visit visit, void *context);
 /* Bytes in use and their peak, as in hr_stats, and requests refused since the allocator was created. Cheaper than the full
  * statistics. Without locks, or under locks of a rank below HR__RANK_CACHES. */
 typedef struct hr__memory_summary {

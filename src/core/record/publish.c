@@ -57,45 +57,26 @@ static bool is_used(const hr_stats *stats)
 	return stats->num_allocs || stats->bytes_reserved || stats->bytes_in_use;
 }
 
-/* Leaves out devices that the program has not opened: opening a card here would cost it a context of hundreds of megabytes. */
-static uint32_t see_devices(uint64_t sample)
-{
-	uint32_t used = 0, count = hr_device_count();
-	for (uint32_t i = 0; i < count && used < HR__SEGMENT_DEVICES; i++) {
-		hr_device device;
-		hr_stats stats;
-		hr_device_info info = { .struct_size = sizeof info };
-		hr_stats_init(&stats);
-		if (hr_device_at(i, &device) || !hr__device_is_open(device)) continue;
-		if (hr_device_get_stats(device, &stats) || hr_device_get_info(device, &info)) continue;
-		if (is_used(&stats)) fill_device(&seen[used++], &info, &stats, sample);
-	}
-	return used;
-}
-
 struct allocator_list {
 	uint32_t count, left_out;
 };
 
-/* Called with the registry's lock held, so that the allocator and its tensors' context stay. */
-static void see_allocator(hr__allocator *allocator, void *context)
+/* Called with the registry's lock held, so that the allocator and its tensors' context stay. Not called for host pools, which are no devices
+ * of hr_device_at: their figures are in those of tensors. */
+static void see_allocator(hr__allocator *allocator, const hr_stats *stats, void *context)
 {
 	struct allocator_list *list = context;
-	hr_stats stats;
 	hr_lms_stats lms;
-	if (hr__device_pinned_for(allocator->device)) return; /* host memory of Large Model Support, which is in the figures of its tensors */
 	if (list->count == HR__SEGMENT_ALLOCATORS) {
 		list->left_out++;
 		return;
 	}
-	hr_stats_init(&stats);
 	hr_lms_stats_init(&lms);
-	if (hr_allocator_get_stats((hr_allocator){ allocator->id }, &stats)) return;
 	(void)!hr_lms_get_stats((hr_allocator){ allocator->id }, &lms); /* zeros without tensors */
 	hr__segment_allocator *out = &seen_allocators[list->count++];
 	snprintf(out->name, sizeof out->name, "%s", allocator->name);
 	snprintf(out->device, sizeof out->device, "%s", hr__device_name(allocator->device));
-#define COPY(name) out->name = stats.name;
+#define COPY(name) out->name = stats->name;
 	HR__SEGMENT_ALLOCATOR_TABLE(COPY)
 #undef COPY
 #define COPY(name) out->name = lms.name;
@@ -103,30 +84,38 @@ static void see_allocator(hr__allocator *allocator, void *context)
 #undef COPY
 }
 
-static uint32_t see_allocators(uint32_t *left_out)
+/* Leaves out devices that the program has not opened: opening a card here would cost it a context of hundreds of megabytes. A device and
+ * its allocators are read together, so that their figures add up. */
+static uint32_t see_devices(uint64_t sample, struct allocator_list *list)
 {
-	struct allocator_list list = { 0 };
-	hr__allocators_visit(NULL, see_allocator, &list);
-	*left_out = list.left_out;
-	return list.count;
+	uint32_t used = 0, count = hr_device_count();
+	for (uint32_t i = 0; i < count; i++) {
+		hr_device device;
+		hr_stats stats;
+		hr_device_info info = { .struct_size = sizeof info };
+		if (hr_device_at(i, &device) || !hr__device_is_open(device)) continue;
+		if (hr__stats_visit_device(device, &stats, see_allocator, list) || hr_device_get_info(device, &info)) continue;
+		if (is_used(&stats) && used < HR__SEGMENT_DEVICES) fill_device(&seen[used++], &info, &stats, sample);
+	}
+	return used;
 }
 
 static void look(void)
 {
-	uint32_t left_out = 0;
+	struct allocator_list list = { 0 };
 	hr__guard_refresh();
 	hr__segment *s = segment;
 	uint64_t sequence = hr__load_relaxed(&s->sequence);
 	HR_ASSERT((sequence & 1) == 0);
-	uint32_t count = see_devices(s->samples), allocator_count = see_allocators(&left_out);
+	uint32_t count = see_devices(s->samples, &list);
 	uint64_t now = hr__os()->wall_clock_ns();
 	hr__store_relaxed(&s->sequence, sequence + 1);
 	hr__fence_release();
 	memcpy(s->devices, seen, sizeof seen);
 	memcpy(s->allocators, seen_allocators, sizeof seen_allocators);
 	s->device_count = count;
-	s->allocator_count = allocator_count;
-	s->allocators_left_out = left_out;
+	s->allocator_count = list.count;
+	s->allocators_left_out = list.left_out;
 	s->recording = hr__trace_is_on();
 	s->now_wall_ns = now;
 	s->samples++;

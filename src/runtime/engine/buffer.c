@@ -49,9 +49,9 @@ static hr_status get_memory(hr__session *session, const hr__type *type, hr_name 
 		buffer->planned = capturing->memory;
 		return hr__planned_take(capturing->memory, buffer->bytes, &buffer->block);
 	}
+	bool graphs = hr__captured_begin_attempt(session);
 	hr_status status = try_memory(session, type, scope, role, buffer);
-	if (status != HR_OUT_OF_MEMORY || !hr__captured_release(session)) return status;
-	return try_memory(session, type, scope, role, buffer);
+	return hr__captured_end_attempt(session, graphs, status) ? try_memory(session, type, scope, role, buffer) : status;
 }
 
 hr_status hr__buffer_new(hr__session *session, const hr__type *type, uint64_t bytes, hr_name scope, hr__role role, hr__buffer **out)

@@ -120,9 +120,10 @@ static void add_pin(struct pins *pins, const hr__buffer *buffer, hr_access acces
 /* CUDA graphs keep memory between their launches: it is given back before a request fails. */
 static hr_status pin_all(const struct pins *pins, hr__session *session)
 {
-	hr_status status = pins->count ? hr_tensor_pin_all(pins->list, pins->count, session->stream) : HR_OK;
-	if (status != HR_OUT_OF_MEMORY || !hr__captured_release(session)) return status;
-	return hr_tensor_pin_all(pins->list, pins->count, session->stream);
+	if (!pins->count) return HR_OK;
+	bool graphs = hr__captured_begin_attempt(session);
+	hr_status status = hr_tensor_pin_all(pins->list, pins->count, session->stream);
+	return hr__captured_end_attempt(session, graphs, status) ? hr_tensor_pin_all(pins->list, pins->count, session->stream) : status;
 }
 
 /* ---- events ---- */

@@ -234,19 +234,42 @@ void hr__captured_forget(hr__graph *graph)
 	if (captured) destroy(captured);
 }
 
-bool hr__captured_release(hr__session *session)
+/* One that no thread is launching. Call with the runtime's lock. */
+static hr__captured *idle_one(const hr__session *session)
 {
-	bool any = false;
+	hr__captured *captured = session->captured;
+	while (captured && captured->busy) captured = captured->next;
+	return captured;
+}
+
+void hr__captured_release(hr__session *session)
+{
 	for (;;) {
 		hr__lock_take(&hr__runtime_lock);
-		hr__captured *captured = session->captured;
-		while (captured && captured->busy) captured = captured->next;
+		hr__captured *captured = idle_one(session);
 		if (captured) unlink_captured(captured);
 		hr__lock_release(&hr__runtime_lock);
-		if (!captured) return any;
+		if (!captured) return;
 		destroy(captured);
-		any = true;
 	}
+}
+
+bool hr__captured_begin_attempt(hr__session *session)
+{
+	if (!session->card) return false;
+	hr__lock_take(&hr__runtime_lock);
+	bool keeps = idle_one(session) != NULL;
+	hr__lock_release(&hr__runtime_lock);
+	if (keeps) hr__request_retry(true);
+	return keeps;
+}
+
+bool hr__captured_end_attempt(hr__session *session, bool keeps, hr_status status)
+{
+	if (!keeps) return false;
+	hr__request_retry(false);
+	if (status == HR_OUT_OF_MEMORY) hr__captured_release(session);
+	return status != HR_OK;
 }
 
 /* ---- capturing ---- */

@@ -26,8 +26,14 @@ hr_status hr__captured_run(hr__session *session, hr__graph *graph, const hr_feed
 
 /* Destroys a graph's CUDA graph, if it has one. No thread may be running the graph. */
 void hr__captured_forget(hr__graph *graph);
-/* Destroys those of a session that no thread is launching. False: there was none. */
-bool hr__captured_release(hr__session *session);
+/* Destroys those of a session that no thread is launching. */
+void hr__captured_release(hr__session *session);
+
+/* Around a request of memory. hr__captured_begin_attempt: whether CUDA graphs of the session keep memory; then a refusal is not reported yet.
+ * hr__captured_end_attempt: whether the request must be made again, because it failed with [status] while they did; they have given their
+ * memory back. */
+bool hr__captured_begin_attempt(hr__session *session);
+bool hr__captured_end_attempt(hr__session *session, bool keeps, hr_status status);
 
 /* ---- for captured.c (run.c) ---- */
 

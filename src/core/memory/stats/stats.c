@@ -235,11 +235,19 @@ static void add_counts(hr_stats *sum, const hr_stats *one)
 #undef COUNTED
 }
 
+struct device_sum {
+	hr_stats *stats;
+	hr__stats_visit visit; /* NULL: none */
+	void *context;
+};
+
 static void add_up(hr__allocator *allocator, void *context)
 {
-	hr_stats one, *sum = context;
+	const struct device_sum *device = context;
+	hr_stats one, *sum = device->stats;
 	HR_ASSERT(hr__allocators_are_locked());
 	snapshot(allocator, &one);
+	if (device->visit) device->visit(allocator, &one, device->context);
 	int64_t limit = sum->bytes_limit, reservable = sum->bytes_reservable_limit, largest = sum->largest_alloc_size;
 	int64_t largest_free = sum->largest_free_block;
 #define ADD(name, text) sum->name += one.name;
@@ -269,17 +277,23 @@ static void read_peaks(const hr__usage *usage, hr_stats *stats)
 	if (stats->peak_bytes_reserved < stats->bytes_reserved) stats->peak_bytes_reserved = stats->bytes_reserved;
 }
 
-static void device_snapshot(hr__device *device, hr_stats *stats)
+static void device_visit(hr__device *device, hr_stats *stats, hr__stats_visit visit, void *context)
 {
+	struct device_sum sum = { stats, visit, context };
 	const hr__usage *usage = &hr__usages[hr__device_index(device)];
 	hr_stats_init(stats);
 	stats->bytes_limit = stats->bytes_reservable_limit = (int64_t)hr__device_reservable(device);
 	hr__allocators_lock();
-	hr__allocators_visit_locked(device, add_up, stats);
+	hr__allocators_visit_locked(device, add_up, &sum);
 	add_counts(stats, &usage->closed);
 	read_peaks(usage, stats);
 	hr__allocators_unlock();
 	derive(stats);
+}
+
+static void device_snapshot(hr__device *device, hr_stats *stats)
+{
+	device_visit(device, stats, NULL, NULL);
 }
 
 hr_status hr_device_get_stats(hr_device handle, hr_stats *stats)
@@ -293,6 +307,14 @@ hr_status hr_device_get_stats(hr_device handle, hr_stats *stats)
 	device_snapshot(device, &result);
 	hr__struct_out(&hr__struct_stats, stats, &result);
 	return HR_OK;
+}
+
+hr_status hr__stats_visit_device(hr_device handle, hr_stats *stats, hr__stats_visit visit, void *context)
+{
+	hr_status status;
+	hr__device *device = hr__device_of(handle, &status);
+	if (device) device_visit(device, stats, visit, context);
+	return status;
 }
 
 hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info)
