@@ -124,6 +124,13 @@ static void print_live(void)
 	printf("live %llu\n", live.plain_bytes + live.handle_bytes);
 }
 
+/* Calls of the driver since this was last printed. */
+static void print_calls(void)
+{
+	printf("calls %llu\n", cu.count_calls());
+	cu.fail_nth(0, HR__CUDA_SUCCESS);
+}
+
 /* A block of libheadroom's own default allocator, in a program that uses both. */
 static CUresult use_headroom(size_t bytes)
 {
@@ -478,6 +485,7 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("peers")) return print_peers();
 	if (IS("share")) return share(*address);
 	if (IS("stats")) return print_stats(NULL), HR__CUDA_SUCCESS;
+	if (IS("calls")) return print_calls(), HR__CUDA_SUCCESS;
 	if (IS("live")) return print_live(), HR__CUDA_SUCCESS;
 	if (IS("gpustats")) return printf("gpu %lld\n", in_use("GPU:0")), HR__CUDA_SUCCESS;
 	if (IS("cards")) return printf("cards %lld %lld\n", in_use("CUDA:0"), in_use("CUDA:1")), HR__CUDA_SUCCESS;

@@ -39,12 +39,12 @@ static hr__segment_allocator seen_allocators[HR__SEGMENT_ALLOCATORS];
 
 /* ---- publishing ---- */
 
-static void fill_device(hr__segment_device *out, const hr_device_info *info, const hr_stats *stats, uint64_t sample)
+static void fill_device(hr__segment_device *out, const char *name, const hr_stats *stats, uint64_t sample)
 {
 	/* A device keeps its position as long as the process has it. A new device begins without samples. */
-	if (strncmp(out->name, info->name, sizeof out->name) != 0) {
+	if (strncmp(out->name, name, sizeof out->name) != 0) {
 		*out = (hr__segment_device){ 0 };
-		snprintf(out->name, sizeof out->name, "%s", info->name);
+		snprintf(out->name, sizeof out->name, "%s", name);
 	}
 #define COPY(name) out->name = stats->name;
 	HR__SEGMENT_STATS_TABLE(COPY)
@@ -57,18 +57,20 @@ static bool is_used(const hr_stats *stats)
 	return stats->num_allocs || stats->bytes_reserved || stats->bytes_in_use;
 }
 
-/* Leaves out devices that the program has not opened: opening a card here would cost it a context of hundreds of megabytes. */
+/* Leaves out devices that the program has not opened: opening a card here would cost it a context of hundreds of megabytes. Makes no call of a
+ * device's driver, which may take a millisecond and hold up the program's calls meanwhile. */
 static uint32_t see_devices(uint64_t sample)
 {
 	uint32_t used = 0, count = hr_device_count();
 	for (uint32_t i = 0; i < count && used < HR__SEGMENT_DEVICES; i++) {
-		hr_device device;
+		hr_device handle;
 		hr_stats stats;
-		hr_device_info info = { .struct_size = sizeof info };
+		hr_status status;
 		hr_stats_init(&stats);
-		if (hr_device_at(i, &device) || !hr__device_is_open(device)) continue;
-		if (hr_device_get_stats(device, &stats) || hr_device_get_info(device, &info)) continue;
-		if (is_used(&stats)) fill_device(&seen[used++], &info, &stats, sample);
+		if (hr_device_at(i, &handle) || !hr__device_is_open(handle)) continue;
+		const hr__device *device = hr__device_of(handle, &status);
+		if (!device || hr_device_get_stats(handle, &stats)) continue;
+		if (is_used(&stats)) fill_device(&seen[used++], hr__device_name(device), &stats, sample);
 	}
 	return used;
 }
