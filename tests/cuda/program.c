@@ -222,10 +222,17 @@ static CUresult start_nvtx(void)
 	return found && initialise(get_nvtx_export) ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_UNKNOWN;
 }
 
+/* A second block, after many requests, with another name of the thread, is in the next slot. */
 static void *allocate_in_thread(void *slot)
 {
+	CUdeviceptr *address = &slots[(uintptr_t)slot].address, other;
 	pthread_setname_np(pthread_self(), "loader");
-	bool failed = cu.other_cuCtxSetCurrent(primary) != HR__CUDA_SUCCESS || cu.cuMemAlloc_v2(&slots[(uintptr_t)slot].address, 4096) != HR__CUDA_SUCCESS;
+	bool failed = cu.other_cuCtxSetCurrent(primary) != HR__CUDA_SUCCESS || cu.cuMemAlloc_v2(address, 4096) != HR__CUDA_SUCCESS;
+	for (int i = 0; i < 300; i++) {
+		if (i == 200) pthread_setname_np(pthread_self(), "writer");
+		failed |= cu.cuMemAlloc_v2(&other, 512) != HR__CUDA_SUCCESS || cu.cuMemFree_v2(other) != HR__CUDA_SUCCESS;
+	}
+	failed |= cu.cuMemAlloc_v2(&slots[(uintptr_t)slot + 1].address, 8192) != HR__CUDA_SUCCESS;
 	return (void *)(uintptr_t)failed;
 }
 
