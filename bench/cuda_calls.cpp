@@ -1,13 +1,15 @@
 /* cuda_calls.cpp - the driver's memory calls in a loop, for bench/cuda_programs.py, which compiles it: a CUDA program that knows nothing of Headroom.
  *
- *     cuda_calls plain|ordered
+ *     cuda_calls plain|ordered|launches
  *
- * plain: cuMemAlloc and cuMemFree of 1 MiB; ordered: cuMemAllocAsync and cuMemFreeAsync of 1 MiB on a stream, which is waited for after every 100. Prints
- * "ready", then answers each line "N" on its standard input with the seconds that N pairs took, and "end" with what it has found out: nothing. */
+ * plain: cuMemAlloc and cuMemFree of 1 MiB; ordered: cuMemAllocAsync and cuMemFreeAsync of 1 MiB on a stream; launches: cuLaunchKernel of a kernel that does
+ * nothing, on a stream. The stream is waited for after every 100. Prints "ready", then answers each line "N" on its standard input with the seconds that N of them
+ * took, and those of the processor, and "end" with what it has found out: nothing. */
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <dlfcn.h>
 
 typedef int (*init)(unsigned);
@@ -19,8 +21,20 @@ typedef int (*take)(unsigned long long *, size_t);
 typedef int (*give)(unsigned long long);
 typedef int (*take_ordered)(unsigned long long *, size_t, void *);
 typedef int (*give_ordered)(unsigned long long, void *);
+typedef int (*load_module)(void **, const void *);
+typedef int (*get_function)(void **, void *, const char *);
+typedef void *(*make_kernel)(const char *, int, size_t, const size_t *);
+typedef int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
 
-static void *driver;
+static const size_t bytes = 1 << 20;
+static const char nothing[] = ".version 6.3\n.target sm_75\n.address_size 64\n.visible .entry nothing()\n{\n\tret;\n}\n";
+static void *driver, *stream, *kernel;
+static take alloc;
+static give release;
+static take_ordered alloc_ordered;
+static give_ordered release_ordered;
+static wait_for wait;
+static launch start;
 
 template <typename call> static call find(const char *name)
 {
@@ -34,35 +48,81 @@ static void must(int result)
 	if (result) fprintf(stderr, "cuda_calls: error %d of CUDA\n", result), exit(3);
 }
 
+static void plain()
+{
+	unsigned long long address;
+	must(alloc(&address, bytes));
+	must(release(address));
+}
+
+static void ordered()
+{
+	unsigned long long address;
+	must(alloc_ordered(&address, bytes, stream));
+	must(release_ordered(address, stream));
+}
+
+static void launches()
+{
+	must(start(kernel, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr));
+}
+
+/* The stand-in driver of the tests has kernels of its own. */
+static void make()
+{
+	void *module;
+	if (dlsym(driver, "fake_cuda_make_kernel")) {
+		kernel = find<make_kernel>("fake_cuda_make_kernel")("nothing", 0, 0, &bytes);
+		return;
+	}
+	must(find<load_module>("cuModuleLoadData")(&module, nothing));
+	must(find<get_function>("cuModuleGetFunction")(&kernel, module, "nothing"));
+}
+
+static double processor_time()
+{
+	timespec now;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+	return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+static void repeat(void (*step)(), long count)
+{
+	for (long i = 0; i < count; i++) {
+		step();
+		if (i % 100 == 99 && step != plain) must(wait(stream));
+	}
+	must(wait(stream));
+}
+
 int main(int count, char **arguments)
 {
-	const size_t bytes = 1 << 20;
-	bool ordered = count > 1 && strcmp(arguments[1], "ordered") == 0;
-	void *context, *stream;
-	unsigned long long address;
+	void *context;
 	char line[64];
+	const char *name = count > 1 ? arguments[1] : "plain";
 	driver = dlopen("libcuda.so.1", RTLD_NOW);
 	if (!driver) return fprintf(stderr, "cuda_calls: %s\n", dlerror()), 2;
 	must(find<init>("cuInit")(0));
 	must(find<retain>("cuDevicePrimaryCtxRetain")(&context, 0));
 	must(find<set_current>("cuCtxSetCurrent")(context));
 	must(find<make_stream>("cuStreamCreate")(&stream, 1));
-	take alloc = find<take>("cuMemAlloc_v2");
-	give release = find<give>("cuMemFree_v2");
-	take_ordered alloc_ordered = find<take_ordered>("cuMemAllocAsync");
-	give_ordered release_ordered = find<give_ordered>("cuMemFreeAsync");
-	wait_for wait = find<wait_for>("cuStreamSynchronize");
+	alloc = find<take>("cuMemAlloc_v2");
+	release = find<give>("cuMemFree_v2");
+	alloc_ordered = find<take_ordered>("cuMemAllocAsync");
+	release_ordered = find<give_ordered>("cuMemFreeAsync");
+	wait = find<wait_for>("cuStreamSynchronize");
+	start = find<launch>("cuLaunchKernel");
+	void (*step)() = strcmp(name, "ordered") == 0 ? ordered : strcmp(name, "launches") == 0 ? launches : plain;
+	if (step == launches) make();
 	puts("ready");
 	fflush(stdout);
 	while (fgets(line, sizeof line, stdin) && strncmp(line, "end", 3) != 0) {
+		repeat(step, 1);
+		double used = processor_time();
 		auto begin = std::chrono::steady_clock::now();
-		for (long i = 0, pairs = atol(line); i < pairs; i++) {
-			must(ordered ? alloc_ordered(&address, bytes, stream) : alloc(&address, bytes));
-			must(ordered ? release_ordered(address, stream) : release(address));
-			if (ordered && i % 100 == 99) must(wait(stream));
-		}
-		must(wait(stream));
-		printf("%.9f\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+		repeat(step, atol(line));
+		double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+		printf("%.9f %.9f\n", elapsed, processor_time() - used);
 		fflush(stdout);
 	}
 	puts("same");

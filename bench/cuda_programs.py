@@ -1,14 +1,20 @@
 #!/usr/bin/env python3
 """What `headroom run --observe` and `--manage` cost programs that use CUDA without Headroom.
 
-    bench/cuda_programs.py [--build FOLDER] [--seconds S] [--programs NAME,...]
+    bench/cuda_programs.py [--build FOLDER] [--seconds S] [--copies N] [--seed N] [--programs NAME,...]
 
-Each program runs in three processes at the same time: alone, with --observe and with --manage. They take turns, a few steps each, in changing order, so that a
-slow moment of the machine meets all of them; one that waits for its turn does nothing. A ratio is the median of the ratios of the turns, its range the two
-quartiles. The results of the three must be the same. All processes are started at once, because starting takes longer than the steps.
+Each program runs in six processes at the same time: two alone, two with --observe and two with --manage. They take turns of about 8 ms, after a step that is not
+measured; one that waits for its turn does nothing. A round is one turn of each process. Rounds come in blocks in which each process has each place once, in random order,
+so that a slow moment of the machine meets all of them. Each process has a core of its own, where there are enough, and the processes change cores every few blocks.
+
+A ratio is the median over the rounds, of the time of a mode's two processes to that of the two alone, with the 95% confidence interval of the median (of the
+signs: it supposes nothing about the distribution). "copies" compares the second process of a mode with the first one: what they differ by is not due to Headroom. The
+same ratios of the processor time of the thread that makes the calls leave out the time that it waits for the card without a loop.
+The results of all processes must be the same. All are started at once, because starting takes longer than the steps.
 
     calls          cuMemAlloc and cuMemFree of 1 MiB, in C++ (cuda_calls.cpp)
     ordered        cuMemAllocAsync and cuMemFreeAsync of 1 MiB, on a stream
+    launches       cuLaunchKernel of a kernel that does nothing, on a stream
     torch          PyTorch: a training step of 8 layers of 1024, batch 256
     torch_uncached the same with PYTORCH_NO_CUDA_MEMORY_CACHING=1: each tensor is a cudaMalloc
     jax            JAX: a gradient step of two products, with its own pool
@@ -22,6 +28,7 @@ What is not installed is left out. HEADROOM_TORCH_PYTHON is the interpreter that
 import argparse
 import ctypes
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -30,9 +37,11 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-MODES = {"alone": None, "--observe": ["--observe"], "--manage": ["--manage", "--device", "none"]}  # without the plug-in for PyTorch
-TURN_SECONDS = 0.06
+MODES = {"alone": None, "observe": ["--observe"], "manage": ["--manage", "--device", "none"]}  # without the plug-in for PyTorch
+TURN_SECONDS = 0.008
 WARMUP_STEPS = 20
+BLOCKS_ON_A_CORE = 4
+LEAST_BLOCKS = 2
 START_SECONDS = 60
 PYTHON = os.environ.get("HEADROOM_TORCH_PYTHON", sys.executable)
 
@@ -43,10 +52,12 @@ import sys, time
 print("ready", flush=True)
 for line in sys.stdin:
     if line.strip() == "end": break
-    begin = time.perf_counter()
+    step()
+    finish()
+    begin, used = time.perf_counter(), time.thread_time()
     for _ in range(int(line)): step()
     finish()
-    print("%.9f" % (time.perf_counter() - begin), flush=True)
+    print("%.9f %.9f" % (time.perf_counter() - begin, time.thread_time() - used), flush=True)
 print(result(), flush=True)
 """
 
@@ -99,7 +110,7 @@ def result(): return "%.9g" % total
 # XLA times its kernels in each process and may choose others, whose results differ in the last digits.
 FIXED = {"XLA_FLAGS": "--xla_gpu_autotune_level=0", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 PROGRAMS = {
-    "calls": ("pair", "plain", {}), "ordered": ("pair", "ordered", {}),
+    "calls": ("pair", "plain", {}), "ordered": ("pair", "ordered", {}), "launches": ("pair", "launches", {}),
     "torch": ("step", TORCH, {}), "torch_uncached": ("step", TORCH, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
     "jax": ("step", JAX, FIXED), "jax_platform": ("step", JAX, {**FIXED, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}),
     "jax_async": ("step", JAX, {**FIXED, "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}),
@@ -128,19 +139,29 @@ class Ended(Exception):
 class Child:
     """A program in one mode. Its standard error is a file, so that it never waits for a reader."""
 
-    def __init__(self, name, mode, command, variables, headroom, folder):
-        self.name = f"{name} {mode}"
-        self.errors = open(Path(folder) / f"{name}{mode}", "w+")
+    def __init__(self, name, mode, copy, command, variables, headroom, folder):
+        self.name = f"{name} {mode} {copy + 1}"
+        self.errors = open(Path(folder) / f"{name}-{mode}-{copy}", "w+")
         wrapped = command if MODES[mode] is None else [str(headroom), "run", *MODES[mode], "--", *command]
         self.process = subprocess.Popen(wrapped, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.errors, text=True, env={**os.environ, **variables})
 
     def wait_until_ready(self):
         return self.process.stdout.readline().strip() == "ready"
 
+    def pin(self, core):
+        """All of its threads; those that it starts later have the core of the thread that starts them."""
+        for thread in os.listdir(f"/proc/{self.process.pid}/task"):
+            try:
+                os.sched_setaffinity(int(thread), {core})
+            except OSError:  # it has ended
+                pass
+
     def turn(self, steps):
+        """Seconds, and those of the processor, per step."""
         try:
             print(steps, file=self.process.stdin, flush=True)
-            return float(self.process.stdout.readline())
+            elapsed, used = map(float, self.process.stdout.readline().split())
+            return elapsed / steps, used / steps
         except (BrokenPipeError, ValueError) as error:
             raise Ended(f"{self.name}: ended in a turn: {self.said()[-1500:]}") from error
 
@@ -166,7 +187,7 @@ def commands(names, folder):
     found, calls = {}, Path(folder) / "cuda_calls"
     for name in names:
         text = PROGRAMS[name][1]
-        if text in ("plain", "ordered"):
+        if text in ("plain", "ordered", "launches"):
             if not calls.exists():
                 subprocess.run(["g++", "-O2", "-o", str(calls), str(HERE / "cuda_calls.cpp"), "-ldl"], check=True)
             found[name] = [str(calls), text]
@@ -181,23 +202,68 @@ def commands(names, folder):
     return found
 
 
-def take_turns(children, seconds):
-    """Seconds per step of each mode in each turn."""
-    for _ in range(2):  # the same number of steps in each mode, since results depend on it
-        step = {mode: child.turn(WARMUP_STEPS) / WARMUP_STEPS for mode, child in children.items()}
-    steps = max(1, min(200000, round(TURN_SECONDS / step["alone"])))
-    times, modes, until = {mode: [] for mode in children}, list(children), time.monotonic() + seconds
-    while time.monotonic() < until or len(times["alone"]) < 5:
-        for mode in modes:
-            times[mode].append(children[mode].turn(steps) / steps)
-        modes = modes[1:] + modes[:1]
-    return times
+def cores():
+    """A number for each core of this process's, without a second one that shares its units; those of one package first."""
+    found = {}
+    for number in sorted(os.sched_getaffinity(0)):
+        folder = Path(f"/sys/devices/system/cpu/cpu{number}/topology")
+        try:
+            where = tuple(int((folder / name).read_text()) for name in ("physical_package_id", "core_id"))
+        except (OSError, ValueError):
+            where = (0, number)
+        found.setdefault(where, number)
+    return [found[where] for where in sorted(found)]
 
 
-def ratio(times, mode):
-    ratios = sorted(a / b for a, b in zip(times[mode], times["alone"]))
-    quartiles = statistics.quantiles(ratios, n=4)
-    return f"{statistics.median(ratios):6.3f} ({quartiles[0]:.3f} to {quartiles[2]:.3f})"
+def orders(children, chance):
+    """A block of rounds: each child has each place once."""
+    shuffled = chance.sample(list(children), len(children))
+    block = [shuffled[at:] + shuffled[:at] for at in range(len(shuffled))]
+    chance.shuffle(block)
+    return block
+
+
+def take_turns(children, seconds, seed):
+    """Of each child, (seconds, those of the processor) per step in each round."""
+    for _ in range(2):  # the same number of steps in each process, since results depend on it
+        step = [child.turn(WARMUP_STEPS)[0] for child in children.values()]
+    steps = max(1, min(200000, round(TURN_SECONDS / statistics.median(step))))
+    times, chance, on = {key: [] for key in children}, random.Random(seed), cores()
+    until, blocks = time.monotonic() + seconds, 0
+    while time.monotonic() < until or blocks < LEAST_BLOCKS:
+        if blocks % BLOCKS_ON_A_CORE == 0:
+            for at, child in enumerate(children.values()):
+                child.pin(on[(at + blocks // BLOCKS_ON_A_CORE) % len(on)])
+        for order in orders(children, chance):
+            for key in order:
+                times[key].append(children[key].turn(steps))
+        blocks += 1
+    return times, steps
+
+
+def median_with_interval(values):
+    """The median, and its 95% confidence interval: between two of the sorted values, so many places from the middle as a fair coin's heads are from half."""
+    values = sorted(values)
+    reach = 0.98 * len(values) ** 0.5
+    low, high = max(0, int(len(values) / 2 - reach)), min(len(values) - 1, int(len(values) / 2 + reach))
+    return statistics.median(values), values[low], values[high]
+
+
+def describe(ratios):
+    return "%.4f (%.4f to %.4f)" % median_with_interval(ratios)
+
+
+def sums(times, mode, which):
+    """Of all processes of a mode, in each round."""
+    return [sum(turn[which] for turn in turns) for turns in zip(*(times[key] for key in times if key[0] == mode))]
+
+
+def compare_modes(times, mode, which):
+    return describe([a / b for a, b in zip(sums(times, mode, which), sums(times, "alone", which)) if b > 0] or [1.0])
+
+
+def compare_copies(times, mode, which):
+    return describe([a[which] / b[which] for a, b in zip(times[mode, 1], times[mode, 0]) if b[which] > 0] or [1.0])
 
 
 def are_ready(children):
@@ -208,33 +274,43 @@ def are_ready(children):
     return not missing
 
 
-def measure(name, children, seconds):
-    """A line of the table; whether the results are the same."""
+def print_table(name, times, steps):
+    typical = {mode: statistics.median(turn[0] for key in times if key[0] == mode for turn in times[key]) for mode in MODES}
+    unit, scale = ("us", 1e6) if typical["alone"] < 1e-3 else ("ms", 1e3)
+    rounds = len(times["alone", 0])
+    print(f"{name:15} {unit} a step: " + ", ".join(f"{mode} {typical[mode] * scale:.4g}" for mode in MODES) + f"; {rounds} rounds, {steps} steps in a turn")
+    for mode in list(MODES)[1:]:
+        print(f"  {mode + '/alone':15} {compare_modes(times, mode, 0)}   processor {compare_modes(times, mode, 1)}")
+    for mode in MODES if ("alone", 1) in times else []:
+        print(f"  {'copies: ' + mode:15} {compare_copies(times, mode, 0)}   processor {compare_copies(times, mode, 1)}")
+
+
+def measure(name, children, seconds, seed):
+    """The table of a program; whether the results are the same."""
     try:
-        times = take_turns(children, seconds)
+        times, steps = take_turns(children, seconds, seed)
     except Ended as error:
         print(error, flush=True)
         return False
-    results = {mode: child.end() for mode, child in children.items()}
-    said = {mode: child.said() for mode, child in children.items()}
-    typical = {mode: statistics.median(times[mode]) for mode in times}
-    unit, scale = ("us", 1e6) if typical["alone"] < 1e-3 else ("ms", 1e3)
-    print(f"{name:15} {unit} " + " ".join(f"{typical[mode] * scale:9.3f}" for mode in times) + "  " + "   ".join(ratio(times, mode) for mode in list(times)[1:]) +
-          f"   {len(times['alone'])} turns", flush=True)
-    for mode in list(times)[1:]:
-        for line in said[mode].splitlines():
-            if line.startswith("headroom: "):
+    results = {child.name: child.end() for child in children.values()}
+    print_table(name, times, steps)
+    for (mode, copy), child in children.items():
+        for line in child.said().splitlines():
+            if copy == 0 and line.startswith("headroom: "):
                 print(f"  {mode}: {line}")
     same = len(set(results.values())) == 1
     if not same:
-        print(f"DIFFERENT RESULTS: {name}: {results} {said}")
+        print(f"DIFFERENT RESULTS: {name}: {results} { {child.name: child.said()[-500:] for child in children.values()} }")
+    sys.stdout.flush()
     return same
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default="build-gpu")
-    parser.add_argument("--seconds", type=float, default=30, help="for the turns of all programs together")
+    parser.add_argument("--seconds", type=float, default=30, help="for the turns of each program")
+    parser.add_argument("--copies", type=int, default=2, help="processes of each mode")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 100000, help="of the order of the turns")
     parser.add_argument("--programs", default=",".join(PROGRAMS))
     options = parser.parse_args()
     headroom = Path(options.build).resolve() / "headroom"
@@ -248,11 +324,12 @@ def main():
         parser.error(f"no program {unknown[0]}; there are {', '.join(PROGRAMS)}")
     with tempfile.TemporaryDirectory() as folder:
         found, begin = commands(names, folder), time.monotonic()
-        started = {name: {mode: Child(name, mode, found[name], PROGRAMS[name][2], headroom, folder) for mode in MODES} for name in found}
-        print(f"{'program':15} {'':2} {'alone':>9} {'observe':>9} {'manage':>9}  {'observe/alone':>24}   {'manage/alone':>24}")
+        started = {name: {(mode, copy): Child(name, mode, copy, found[name], PROGRAMS[name][2], headroom, folder) for mode in MODES for copy in range(options.copies)}
+                   for name in found}
+        print(f"{len(cores())} cores, --seed {options.seed}", flush=True)
         try:
             ready = {name: children for name, children in started.items() if are_ready(children)}
-            same = [measure(name, children, options.seconds / len(ready)) for name, children in ready.items()]
+            same = [measure(name, children, options.seconds, options.seed) for name, children in ready.items()]
         finally:
             for children in started.values():
                 for child in children.values():

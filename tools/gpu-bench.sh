@@ -76,7 +76,7 @@ torch_bench() {
 
 part_programs() {
 	build $build product || return 1
-	PYTHONDONTWRITEBYTECODE=1 timeout -k 5 150 "${HEADROOM_TORCH_PYTHON:-python3}" bench/cuda_programs.py --build $build
+	PYTHONDONTWRITEBYTECODE=1 timeout -k 5 300 "${HEADROOM_TORCH_PYTHON:-python3}" bench/cuda_programs.py --build $build --seconds 15
 }
 
 part_plugin_workloads() {

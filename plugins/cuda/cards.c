@@ -35,7 +35,9 @@ bool hr__cards_current(CUdevice *device, CUcontext *context)
 {
 	if (!hr__driver.cuCtxGetCurrent || !hr__driver.cuCtxGetDevice) return false;
 	if (hr__driver.cuCtxGetCurrent(context) != HR__CUDA_SUCCESS || !*context) return false;
-	return hr__driver.cuCtxGetDevice(device) == HR__CUDA_SUCCESS;
+	if (__atomic_load_n(&listed_count, __ATOMIC_ACQUIRE) != 1) return hr__driver.cuCtxGetDevice(device) == HR__CUDA_SUCCESS;
+	*device = listed[0].device; /* every context is on it */
+	return true;
 }
 
 /* The driver takes memory from the card of the stream, whatever context is current. */

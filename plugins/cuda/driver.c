@@ -101,8 +101,8 @@ void *hr__driver_answer_for(const char *name, int version, unsigned long long fl
 /* ---- finding the driver ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static bool found;             /* stored with release when hr__driver is complete */
-static const char *missing;    /* a function that is needed, and that the driver does not have; written before [found] */
+static const char *missing;    /* a function that is needed, and that the driver does not have; written before hr__driver_found */
+bool hr__driver_found;
 
 static void look_up(void *library, const char *symbol, void *member)
 {
@@ -142,17 +142,16 @@ void hr__driver_forget_lock(void)
 	pthread_mutex_init(&lock, NULL);
 }
 
-bool hr__driver_find(void)
+bool hr__driver_look(void)
 {
-	if (__atomic_load_n(&found, __ATOMIC_ACQUIRE)) return true;
 	void *library = hr__loader_loaded(LIBRARY);
 	if (!library) return false;
 	pthread_mutex_lock(&lock);
-	if (!found) {
+	if (!hr__driver_found) {
 		look_up_all(library);
 		check();
 	}
-	__atomic_store_n(&found, true, __ATOMIC_RELEASE);
+	__atomic_store_n(&hr__driver_found, true, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&lock);
 	return true;
 }

@@ -24,8 +24,15 @@ typedef struct hr__driver_table {
 /* NULL: the driver has no such function. Written before hr__driver_find returns true. */
 extern hr__driver_table hr__driver;
 
+/* Whether the driver was found, stored with release when hr__driver is complete. */
+extern bool hr__driver_found;
+
 /* Whether the program has loaded the driver. The first call that finds it looks its functions up. Any thread. */
-bool hr__driver_find(void);
+bool hr__driver_look(void);
+static inline bool hr__driver_find(void)
+{
+	return __builtin_expect(__atomic_load_n(&hr__driver_found, __ATOMIC_ACQUIRE), true) || hr__driver_look();
+}
 
 /* Whether the driver that was found has the functions without which nothing can be recorded. If not, a line has said so. */
 bool hr__driver_suffices(void);

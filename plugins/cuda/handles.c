@@ -126,7 +126,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUme
 {
 	CUmemGenericAllocationHandle handle = 0;
 	uint64_t address = 0;
-	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemCreate" };
+	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemCreate") };
 	if (!out || !of || !hr__ledger_is_on()) return HR__REAL(cuMemCreate, out, bytes, of, flags);
 	request.kind = is_on_card(of) ? HR__LEDGER_DEVICE : HR__LEDGER_HOST;
 	request.device = of->location.id;

@@ -163,7 +163,7 @@ typedef struct noted_launch {
 static void begin_launch(noted_launch *launch, CUfunction function, CUstream stream, void **arguments, void **extra)
 {
 	*launch = (noted_launch){ .kernel = NULL };
-	bool uses = hr__settings_get()->uses && hr__trace_is_on();
+	bool uses = hr__settings_now.uses && hr__trace_is_on();
 	if ((!expected.count && !uses) || !hr__ledger_is_on()) return;
 	hr__kernel *kernel = hr__kernels_get(function);
 	if (!kernel) return;
@@ -191,26 +191,50 @@ static CUstream of_variant(CUstream stream, bool per_thread)
 	return stream || !per_thread ? stream : HR__PER_THREAD_STREAM;
 }
 
+/* Almost all launches: no block of the thread waits for a name, and launches are not recorded. Then the call is a jump to the driver's, so what records
+ * is in functions of their own, which save registers. */
+#define IS_PLAIN(symbol) \
+	__builtin_expect(__atomic_load_n(&hr__driver_found, __ATOMIC_ACQUIRE) && !expected.count && !hr__settings_now.uses && hr__driver.symbol, true)
+
+#define RECORDS static __attribute__((noinline)) CUresult
+
 #define LAUNCH_CALLS(variant, per_thread)                                                                                                                    \
-	CUresult cuLaunchKernel##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
-	                                 unsigned int shared, CUstream stream, void **arguments, void **extra)                                                   \
+	RECORDS record_launch##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,                 \
+	                               unsigned int bz, unsigned int shared, CUstream stream, void **arguments, void **extra)                                    \
 	{                                                                                                                                                        \
 		noted_launch launch;                                                                                                                                 \
 		begin_launch(&launch, function, of_variant(stream, per_thread), arguments, extra);                                                                   \
 		return end_launch(&launch, HR__REAL(cuLaunchKernel##variant, function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra));                   \
 	}                                                                                                                                                        \
-	CUresult cuLaunchKernelEx##variant(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra)                                    \
+	RECORDS record_launch_ex##variant(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra)                                     \
 	{                                                                                                                                                        \
 		noted_launch launch = { .kernel = NULL };                                                                                                            \
 		if (config) begin_launch(&launch, function, of_variant(config->hStream, per_thread), arguments, extra);                                              \
 		return end_launch(&launch, HR__REAL(cuLaunchKernelEx##variant, config, function, arguments, extra));                                                 \
 	}                                                                                                                                                        \
-	CUresult cuLaunchCooperativeKernel##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,    \
-	                                            unsigned int bz, unsigned int shared, CUstream stream, void **arguments)                                     \
+	RECORDS record_cooperative##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,            \
+	                                    unsigned int bz, unsigned int shared, CUstream stream, void **arguments)                                             \
 	{                                                                                                                                                        \
 		noted_launch launch;                                                                                                                                 \
 		begin_launch(&launch, function, of_variant(stream, per_thread), arguments, NULL);                                                                    \
 		return end_launch(&launch, HR__REAL(cuLaunchCooperativeKernel##variant, function, gx, gy, gz, bx, by, bz, shared, stream, arguments));               \
+	}                                                                                                                                                        \
+	CUresult cuLaunchKernel##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
+	                                 unsigned int shared, CUstream stream, void **arguments, void **extra)                                                   \
+	{                                                                                                                                                        \
+		if (IS_PLAIN(cuLaunchKernel##variant)) return hr__driver.cuLaunchKernel##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra); \
+		return record_launch##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);                                                   \
+	}                                                                                                                                                        \
+	CUresult cuLaunchKernelEx##variant(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra)                                    \
+	{                                                                                                                                                        \
+		if (IS_PLAIN(cuLaunchKernelEx##variant)) return hr__driver.cuLaunchKernelEx##variant(config, function, arguments, extra);                            \
+		return record_launch_ex##variant(config, function, arguments, extra);                                                                                \
+	}                                                                                                                                                        \
+	CUresult cuLaunchCooperativeKernel##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,    \
+	                                            unsigned int bz, unsigned int shared, CUstream stream, void **arguments)                                     \
+	{                                                                                                                                                        \
+		if (IS_PLAIN(cuLaunchCooperativeKernel##variant)) return hr__driver.cuLaunchCooperativeKernel##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments); \
+		return record_cooperative##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments);                                                     \
 	}
 
 LAUNCH_CALLS(, false)

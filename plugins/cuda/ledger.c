@@ -140,7 +140,7 @@ static bool is_started(void)
 
 bool hr__ledger_is_on(void)
 {
-	return hr__settings_get()->on && !forked && !action.inside && hr__driver_find() && hr__driver_suffices() && is_started();
+	return hr__driver_find() && hr__settings_now.on && !forked && !action.inside && hr__driver_suffices() && is_started();
 }
 
 /* ---- allocators ---- */
@@ -230,7 +230,12 @@ bool hr__ledger_locate_by(hr__ledger_request *request, CUstream stream)
 
 void hr__ledger_name(const hr__ledger_request *request, hr_request *named)
 {
-	named->op = named->tag = hr_name_intern(request->call);
+	hr_name name = __atomic_load_n(&request->call->name, __ATOMIC_RELAXED);
+	if (name == HR_NAME_NONE) {
+		name = hr_name_intern(request->call->text);
+		__atomic_store_n(&request->call->name, name, __ATOMIC_RELAXED);
+	}
+	named->op = named->tag = name;
 	named->scope = request->scope;
 }
 
@@ -346,7 +351,7 @@ static uint64_t reserved_on_gpu(int card)
 bool hr__ledger_get_limit(CUdevice device, uint64_t *limit, uint64_t *used)
 {
 	hr_stats stats;
-	if (!hr__settings_get()->limit) return false;
+	if (!hr__settings_now.limit) return false;
 	hr_allocator allocator = allocator_of(device, HR__LEDGER_DEVICE);
 	hr_stats_init(&stats);
 	if (!allocator.id || hr_allocator_get_stats(allocator, &stats) != HR_OK) return false;

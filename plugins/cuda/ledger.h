@@ -20,11 +20,19 @@
 
 typedef enum hr__ledger_kind { HR__LEDGER_DEVICE, HR__LEDGER_MANAGED, HR__LEDGER_HOST, HR__LEDGER_KINDS } hr__ledger_kind;
 
+/* A call that requests memory: op and tag of its blocks. HR__LEDGER_CALL("cuMemAlloc") is one, whose name is interned once. */
+typedef struct hr__ledger_call {
+	const char *text;
+	hr_name name; /* relaxed atomic; HR_NAME_NONE = not interned yet */
+} hr__ledger_call;
+
+#define HR__LEDGER_CALL(text) ({ static hr__ledger_call call_ = { text, HR_NAME_NONE }; &call_; })
+
 /* A request of the program. */
 typedef struct hr__ledger_request {
 	hr__ledger_kind kind;
 	uint64_t bytes;
-	const char *call;  /* "cuMemAlloc": op and tag of the block */
+	hr__ledger_call *call;
 	CUcontext context; /* its end frees the block; NULL = none */
 	CUdevice device;
 	hr_name scope; /* hr__names_scope */

@@ -37,7 +37,7 @@ static managed_card cards[HR__CARDS_MAX];
 
 bool hr__manage_is_on(void)
 {
-	return hr__settings_get()->manage && hr__ledger_is_on();
+	return hr__settings_now.manage && hr__ledger_is_on();
 }
 
 /* ---- cards ---- */
@@ -86,7 +86,7 @@ static bool open_card(managed_card *card, int index, CUdevice device)
 /* NULL: the memory of this context is the driver's. */
 static managed_card *card_of(const hr__ledger_request *request)
 {
-	int index = hr__settings_get()->manage ? hr__cards_index(request->device) : -1;
+	int index = hr__settings_now.manage ? hr__cards_index(request->device) : -1;
 	managed_card *card = index >= 0 ? &cards[index] : NULL;
 	if (!card) return NULL;
 	int state = __atomic_load_n(&card->state, __ATOMIC_ACQUIRE);
@@ -294,7 +294,7 @@ bool hr__manage_free(CUdeviceptr address, const hr__manage_order *order, CUresul
 {
 	hr__block block;
 	hr_stream stream;
-	if (!hr__settings_get()->manage || !hr__blocks_find(address, false, &block) || !block.managed) return false;
+	if (!hr__settings_now.manage || !hr__blocks_find(address, false, &block) || !block.managed) return false;
 	managed_card *card = card_with(block.allocator);
 	if (!card) return false; /* its card was reset */
 	/* A graph can free its own memory alone. */
@@ -315,13 +315,13 @@ bool hr__manage_free(CUdeviceptr address, const hr__manage_order *order, CUresul
 
 bool hr__manage_find(CUdeviceptr address, hr__block *out)
 {
-	return hr__settings_get()->manage && hr__blocks_find(address, true, out) && out->managed;
+	return hr__settings_now.manage && hr__blocks_find(address, true, out) && out->managed;
 }
 
 uint64_t hr__manage_idle_bytes(CUdevice device)
 {
 	hr_stats stats;
-	int index = hr__settings_get()->manage ? hr__cards_index(device) : -1;
+	int index = hr__settings_now.manage ? hr__cards_index(device) : -1;
 	hr_stats_init(&stats);
 	if (index < 0 || __atomic_load_n(&cards[index].state, __ATOMIC_ACQUIRE) != OPENED) return 0;
 	return hr_allocator_get_stats(cards[index].allocator, &stats) == HR_OK ? (uint64_t)(stats.bytes_reserved - stats.bytes_in_use) : 0;
@@ -330,7 +330,7 @@ uint64_t hr__manage_idle_bytes(CUdevice device)
 bool hr__manage_trim(CUdevice device)
 {
 	uint64_t released = 0;
-	int index = hr__settings_get()->manage ? hr__cards_index(device) : -1;
+	int index = hr__settings_now.manage ? hr__cards_index(device) : -1;
 	if (index < 0 || hr__captures_active() || __atomic_load_n(&cards[index].state, __ATOMIC_ACQUIRE) != OPENED) return false;
 	return hr_allocator_trim(cards[index].allocator, &released) == HR_OK && released > 0;
 }

@@ -15,7 +15,7 @@ static const hr__manage_order by_all = { .by_stream = false };
 CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {
 	CUdeviceptr address = 0;
-	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAlloc" };
+	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemAlloc") };
 	CUresult result;
 	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAlloc_v2, out, bytes);
 	if (hr__manage_take(&request, &by_all, out, &result)) return result;
@@ -36,7 +36,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *out_pitch, size_t width, s
 {
 	CUdeviceptr address = 0;
 	size_t pitch = 0, least = 0;
-	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .call = "cuMemAllocPitch" };
+	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .call = HR__LEDGER_CALL("cuMemAllocPitch") };
 	bool sized = !__builtin_mul_overflow(width, height, &least);
 	request.bytes = least;
 	if (!hr__ledger_is_on() || !out || !out_pitch || !sized || !hr__ledger_locate(&request))
@@ -51,7 +51,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *out_pitch, size_t width, s
 CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
 {
 	CUdeviceptr address = 0;
-	hr__ledger_request request = { .kind = HR__LEDGER_MANAGED, .bytes = bytes, .call = "cuMemAllocManaged" };
+	hr__ledger_request request = { .kind = HR__LEDGER_MANAGED, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemAllocManaged") };
 	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAllocManaged, out, bytes, flags);
 	CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocManaged, &address, bytes, flags), HR__REAL(cuMemFree_v2, address));
 	if (result == HR__CUDA_SUCCESS) *out = address;
@@ -90,7 +90,7 @@ static bool is_recorded(const CUdeviceptr *out, CUstream stream, bool per_thread
 		CUdeviceptr address = 0;                                                                                                        \
 		CUresult result;                                                                                                                \
 		hr__manage_order order = { .by_stream = true, .stream = stream, .per_thread = is_per_thread };                                  \
-		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAllocAsync" };                          \
+		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemAllocAsync") };                          \
 		if (!is_recorded(out, stream, is_per_thread) || !hr__ledger_locate_by(&request, stream))                                        \
 			return HR__REAL(cuMemAllocAsync##variant, out, bytes, stream);                                                              \
 		if (hr__manage_take(&request, &order, out, &result)) return result;                                                             \
@@ -105,7 +105,7 @@ static bool is_recorded(const CUdeviceptr *out, CUstream stream, bool per_thread
 		CUdeviceptr address = 0;                                                                                                        \
 		CUresult result;                                                                                                                \
 		hr__manage_order order = { .by_stream = true, .stream = stream, .per_thread = is_per_thread, .pool = pool };                    \
-		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = "cuMemAllocFromPoolAsync" };                  \
+		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemAllocFromPoolAsync") };                  \
 		if (!pool || !is_recorded(out, stream, is_per_thread) || !hr__ledger_locate_by(&request, stream))                               \
 			return HR__REAL(cuMemAllocFromPoolAsync##variant, out, bytes, pool, stream);                                                \
 		if (hr__manage_take(&request, &order, out, &result)) return result;                                                             \
@@ -138,7 +138,7 @@ STREAM_CALLS(_ptsz, true)
 CUresult cuMemAllocHost_v2(void **out, size_t bytes)
 {
 	void *address = NULL;
-	hr__ledger_request request = { .kind = HR__LEDGER_HOST, .bytes = bytes, .call = "cuMemAllocHost" };
+	hr__ledger_request request = { .kind = HR__LEDGER_HOST, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemAllocHost") };
 	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAllocHost_v2, out, bytes);
 	CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocHost_v2, &address, bytes), HR__REAL(cuMemFreeHost, address));
 	if (result == HR__CUDA_SUCCESS) *out = address;
@@ -148,7 +148,7 @@ CUresult cuMemAllocHost_v2(void **out, size_t bytes)
 CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
 {
 	void *address = NULL;
-	hr__ledger_request request = { .kind = HR__LEDGER_HOST, .bytes = bytes, .call = "cuMemHostAlloc" };
+	hr__ledger_request request = { .kind = HR__LEDGER_HOST, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemHostAlloc") };
 	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemHostAlloc, out, bytes, flags);
 	CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemHostAlloc, &address, bytes, flags), HR__REAL(cuMemFreeHost, address));
 	if (result == HR__CUDA_SUCCESS) *out = address;

@@ -126,26 +126,35 @@ static bool caller(char out[NAME_BYTES])
 
 /* ---- threads ---- */
 
-/* The first thread is named after the program. */
-static bool is_first_thread(void)
+/* Reading its name is a system call, which takes four times as long as the rest of a request. Programs name a thread when they start it, so the name is read
+ * at its first requests, and at every few later ones. */
+#define READS_FIRST 16u
+#define READS_LATER 64u
+
+static hr_name read_thread_name(void)
 {
-	static __thread enum { UNKNOWN, FIRST, LATER } which;
-	if (which == UNKNOWN) which = getpid() == (pid_t)syscall(SYS_gettid) ? FIRST : LATER;
-	return which == FIRST;
+	char name[16 + 1] = "", scope[NAME_BYTES];
+	if (getpid() == (pid_t)syscall(SYS_gettid)) return HR_NAME_NONE; /* the first thread is named after the program */
+	if (prctl(PR_GET_NAME, name) != 0 || !name[0]) return HR_NAME_NONE;
+	snprintf(scope, sizeof scope, "thread %s", name);
+	return hr_name_intern(scope);
 }
 
-static bool thread_name(char out[NAME_BYTES])
+static hr_name thread_name(void)
 {
-	char name[16 + 1] = "";
-	if (is_first_thread() || prctl(PR_GET_NAME, name) != 0 || !name[0]) return false;
-	snprintf(out, NAME_BYTES, "thread %s", name);
-	return true;
+	static __thread struct {
+		uint32_t requests;
+		hr_name name;
+	} known;
+	if (known.requests < READS_FIRST || known.requests % READS_LATER == 0) known.name = read_thread_name();
+	known.requests++;
+	return known.name;
 }
 
 hr_name hr__names_scope(void)
 {
 	char name[NAME_BYTES];
 	if (hr_name_scope_current() != HR_NAME_NONE) return HR_NAME_NONE;
-	if (python_line(name) || (hr__settings_get()->callers && caller(name)) || thread_name(name)) return hr_name_intern(name);
-	return HR_NAME_NONE;
+	if (python_line(name) || (hr__settings_get()->callers && caller(name))) return hr_name_intern(name);
+	return thread_name();
 }

@@ -11,7 +11,7 @@
 
 #define OWN_NAME "libheadroom_cuda.so"
 
-static hr__settings settings;
+hr__settings hr__settings_now;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 #define LEAST_LIMIT 256u /* an allocator's unit, below which it has no limit */
@@ -63,19 +63,19 @@ static bool is_set(const char *text)
 static void read_environment(void)
 {
 	const char *run = secure_getenv("HEADROOM_RUN"), *children = secure_getenv("HEADROOM_RUN_CHILDREN"), *report = secure_getenv("HEADROOM_OOM_REPORT");
-	settings.on = !run || strcmp(run, "0") != 0;
-	settings.manage = run && strcmp(run, "manage") == 0;
-	settings.callers = is_set(secure_getenv("HEADROOM_RUN_CALLERS"));
-	settings.uses = is_set(secure_getenv("HEADROOM_RUN_USES"));
-	settings.limit = read_limit(secure_getenv("HEADROOM_LIMIT"));
-	settings.reports = report && report[0];
+	hr__settings_now.on = !run || strcmp(run, "0") != 0;
+	hr__settings_now.manage = run && strcmp(run, "manage") == 0;
+	hr__settings_now.callers = is_set(secure_getenv("HEADROOM_RUN_CALLERS"));
+	hr__settings_now.uses = is_set(secure_getenv("HEADROOM_RUN_USES"));
+	hr__settings_now.limit = read_limit(secure_getenv("HEADROOM_LIMIT"));
+	hr__settings_now.reports = report && report[0];
 	if (children && strcmp(children, "0") == 0) leave_children_alone();
 }
 
 const hr__settings *hr__settings_get(void)
 {
 	pthread_once(&once, read_environment);
-	return &settings;
+	return &hr__settings_now;
 }
 
 __attribute__((constructor)) static void at_load(void)

@@ -17,6 +17,9 @@ typedef struct hr__settings {
 /* Read once, when the library is loaded or at the first call before that. */
 const hr__settings *hr__settings_get(void);
 
+/* The same, for code that runs only after the driver was found, for which they were read. */
+extern hr__settings hr__settings_now;
+
 /* Writes "headroom: ..." to the standard error, in one line. */
 __attribute__((format(printf, 1, 2))) void hr__settings_say(const char *format, ...);
 

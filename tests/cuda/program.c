@@ -124,6 +124,13 @@ static void print_live(void)
 	printf("live %llu\n", live.plain_bytes + live.handle_bytes);
 }
 
+/* Calls of the driver since this was last printed. */
+static void print_calls(void)
+{
+	printf("calls %llu\n", cu.count_calls());
+	cu.fail_nth(0, HR__CUDA_SUCCESS);
+}
+
 /* A block of libheadroom's own default allocator, in a program that uses both. */
 static CUresult use_headroom(size_t bytes)
 {
@@ -215,10 +222,17 @@ static CUresult start_nvtx(void)
 	return found && initialise(get_nvtx_export) ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_UNKNOWN;
 }
 
+/* A second block, after many requests, with another name of the thread, is in the next slot. */
 static void *allocate_in_thread(void *slot)
 {
+	CUdeviceptr *address = &slots[(uintptr_t)slot].address, other;
 	pthread_setname_np(pthread_self(), "loader");
-	bool failed = cu.other_cuCtxSetCurrent(primary) != HR__CUDA_SUCCESS || cu.cuMemAlloc_v2(&slots[(uintptr_t)slot].address, 4096) != HR__CUDA_SUCCESS;
+	bool failed = cu.other_cuCtxSetCurrent(primary) != HR__CUDA_SUCCESS || cu.cuMemAlloc_v2(address, 4096) != HR__CUDA_SUCCESS;
+	for (int i = 0; i < 300; i++) {
+		if (i == 200) pthread_setname_np(pthread_self(), "writer");
+		failed |= cu.cuMemAlloc_v2(&other, 512) != HR__CUDA_SUCCESS || cu.cuMemFree_v2(other) != HR__CUDA_SUCCESS;
+	}
+	failed |= cu.cuMemAlloc_v2(&slots[(uintptr_t)slot + 1].address, 8192) != HR__CUDA_SUCCESS;
 	return (void *)(uintptr_t)failed;
 }
 
@@ -478,6 +492,7 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("peers")) return print_peers();
 	if (IS("share")) return share(*address);
 	if (IS("stats")) return print_stats(NULL), HR__CUDA_SUCCESS;
+	if (IS("calls")) return print_calls(), HR__CUDA_SUCCESS;
 	if (IS("live")) return print_live(), HR__CUDA_SUCCESS;
 	if (IS("gpustats")) return printf("gpu %lld\n", in_use("GPU:0")), HR__CUDA_SUCCESS;
 	if (IS("cards")) return printf("cards %lld %lld\n", in_use("CUDA:0"), in_use("CUDA:1")), HR__CUDA_SUCCESS;

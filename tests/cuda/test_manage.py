@@ -167,6 +167,12 @@ class Manage(Run):
         plain = run_plain("proc", "start", f"alloc:0:{150 * MIB}", "reset", f"alloc:1:{150 * MIB}", "info")
         self.assertEqual(lines, plain.stdout.splitlines()[:-1])
 
+    def test_a_program_that_waits_makes_no_calls(self):
+        # The thread that publishes for `headroom top`, four times a second, leaves the driver alone.
+        for mode in ("--observe", "--manage"):
+            lines = self.lines(self.under(program("proc") + ["start", "stream", "alloc:0:1000", "sleep:0:300", "calls", "sleep:0:900", "calls"], mode, HEADROOM_TOP="1"))
+            self.assertEqual(lines[1], "calls 0")
+
     def test_without_virtual_memory_the_driver_gives_it(self):
         result = self.manage("proc", "start", "alloc:0:1000", "free:0", FAKE_CUDA_NO_VMM="1")
         self.assertEqual(result.stdout, "end\n")

@@ -39,12 +39,12 @@ static hr__segment_allocator seen_allocators[HR__SEGMENT_ALLOCATORS];
 
 /* ---- publishing ---- */
 
-static void fill_device(hr__segment_device *out, const hr_device_info *info, const hr_stats *stats, uint64_t sample)
+static void fill_device(hr__segment_device *out, const char *name, const hr_stats *stats, uint64_t sample)
 {
 	/* A device keeps its position as long as the process has it. A new device begins without samples. */
-	if (strncmp(out->name, info->name, sizeof out->name) != 0) {
+	if (strncmp(out->name, name, sizeof out->name) != 0) {
 		*out = (hr__segment_device){ 0 };
-		snprintf(out->name, sizeof out->name, "%s", info->name);
+		snprintf(out->name, sizeof out->name, "%s", name);
 	}
 #define COPY(name) out->name = stats->name;
 	HR__SEGMENT_STATS_TABLE(COPY)
@@ -85,17 +85,19 @@ static void see_allocator(hr__allocator *allocator, const hr_stats *stats, void 
 }
 
 /* Leaves out devices that the program has not opened: opening a card here would cost it a context of hundreds of megabytes. A device and
- * its allocators are read together, so that their figures add up. */
+ * its allocators are read together, so that their figures add up. Makes no call of a device's driver, which may take a millisecond and hold
+ * up the program's calls meanwhile. */
 static uint32_t see_devices(uint64_t sample, struct allocator_list *list)
 {
 	uint32_t used = 0, count = hr_device_count();
 	for (uint32_t i = 0; i < count; i++) {
-		hr_device device;
+		hr_device handle;
 		hr_stats stats;
-		hr_device_info info = { .struct_size = sizeof info };
-		if (hr_device_at(i, &device) || !hr__device_is_open(device)) continue;
-		if (hr__stats_visit_device(device, &stats, see_allocator, list) || hr_device_get_info(device, &info)) continue;
-		if (is_used(&stats) && used < HR__SEGMENT_DEVICES) fill_device(&seen[used++], &info, &stats, sample);
+		hr_status status;
+		if (hr_device_at(i, &handle) || !hr__device_is_open(handle)) continue;
+		const hr__device *device = hr__device_of(handle, &status);
+		if (!device || hr__stats_visit_device(handle, &stats, see_allocator, list)) continue;
+		if (is_used(&stats) && used < HR__SEGMENT_DEVICES) fill_device(&seen[used++], hr__device_name(device), &stats, sample);
 	}
 	return used;
 }
