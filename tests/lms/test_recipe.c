@@ -385,18 +385,51 @@ static void test_no_chain_is_deeper_than_the_option(void)
 	tear_down();
 }
 
+/* While an input is computed, the other inputs of the recipes around it are pinned. */
 static void test_no_chain_needs_more_memory_than_there_is(void)
 {
-	set_up_with("lru", 448 * KIB, 0, false); /* room for four tensors; a recipe has two */
+	set_up_with("lru", 448 * KIB, 0, false); /* room for four tensors */
+	for (unsigned i = 0; i < 4; i++) source(i);
+	for (unsigned i = 4; i < 7; i++) run(i, (unsigned[]){ i == 4 ? 0 : i - 1, i - 3 }, 2, 1, true);
+	for (unsigned i = 4; i < 6; i++) { /* 2 is pinned while 4 is computed from 0 and 1: four */
+		expect(i);
+		drop(i);
+	}
+	expect(6);
+	CHECK_STATUS(HR_UNSUPPORTED, hr_tensor_drop(tensors[6])); /* 3 is pinned, too */
+	CHECK_CONTAINS(hr_last_message(), "may need 500.0 KiB at once");
+	for (unsigned i = 0; i < 7; i++) expect(i);
+	tear_down();
+}
+
+static void test_a_tensor_is_not_dropped_that_longer_chains_need(void)
+{
+	set_up_with("lru", 448 * KIB, 0, false);
+	for (unsigned i = 0; i < 4; i++) source(i);
+	for (unsigned i = 4; i < 7; i++) run(i, (unsigned[]){ i == 4 ? 0 : i - 1, i - 3 }, 2, 1, true);
+	for (unsigned i = 6; i > 4; i--) {
+		expect(i);
+		drop(i);
+	}
+	expect(4);
+	CHECK_STATUS(HR_UNSUPPORTED, hr_tensor_drop(tensors[4]));
+	CHECK_CONTAINS(hr_last_message(), "may need 500.0 KiB at once");
+	for (unsigned i = 0; i < 7; i++) expect(i);
+	tear_down();
+}
+
+/* The recipe of one tensor at a time has memory: its input and its output. */
+static void test_a_chain_without_other_inputs_may_have_any_length(void)
+{
+	set_up_with("lru", 448 * KIB, 0, false);
 	source(0);
-	for (unsigned i = 1; i < 4; i++) apply(i, i - 1);
-	drop(1);
-	drop(2);
-	CHECK_STATUS(HR_UNSUPPORTED, hr_tensor_drop(tensors[3])); /* its recipe and those of 2 and 1 have six */
-	CHECK_CONTAINS(hr_last_message(), "may need 600.0 KiB at once");
-	expect(2);
-	drop(3); /* 1 is resident too */
-	for (unsigned i = 0; i < 4; i++) expect(i);
+	for (unsigned i = 1; i < 12; i++) {
+		apply(i, i - 1);
+		if (i > 1 && state_of(tensors[i - 1]) != HR_TENSOR_DROPPED) drop(i - 1);
+	}
+	drop(11);
+	CHECK_EQ(fixture_lms_stats(allocator).bytes_dropped_now, 11 * 100 * KIB);
+	for (unsigned i = 11; i > 0; i--) expect(i);
 	tear_down();
 }
 
@@ -949,7 +982,9 @@ TEST_MAIN(T(test_a_dropped_tensor_is_computed_again_by_its_next_pin), T(test_a_r
           T(test_a_pin_that_writes_a_dropped_tensor_reads_it_first), T(test_outputs_that_are_resident_are_not_written_again),
           T(test_an_output_that_is_destroyed_is_not_asked_for), T(test_a_new_recipe_replaces_an_old_one),
           T(test_a_chain_of_dropped_tensors_is_computed_from_its_beginning), T(test_all_pins_of_a_call_are_recomputed_together),
-          T(test_no_chain_is_deeper_than_the_option), T(test_no_chain_needs_more_memory_than_there_is), T(test_a_write_to_an_input_ends_the_recipe_of_a_resident_tensor),
+          T(test_no_chain_is_deeper_than_the_option), T(test_no_chain_needs_more_memory_than_there_is),
+          T(test_a_tensor_is_not_dropped_that_longer_chains_need), T(test_a_chain_without_other_inputs_may_have_any_length),
+          T(test_a_write_to_an_input_ends_the_recipe_of_a_resident_tensor),
           T(test_a_dropped_tensor_is_computed_before_its_input_is_written),
           T(test_only_what_depends_on_the_written_tensor_is_computed), T(test_one_call_may_read_a_dropped_tensor_and_write_its_input),
           T(test_a_write_waits_on_the_device_for_recipes_that_read_the_tensor),

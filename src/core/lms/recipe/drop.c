@@ -40,36 +40,44 @@ static struct extent greater(struct extent a, struct extent b)
 	return (struct extent){ a.depth > b.depth ? a.depth : b.depth, a.need > b.need ? a.need : b.need };
 }
 
-/* Device bytes of the inputs and outputs of a recipe. */
-static uint64_t bytes_of(const hr__recipe *recipe)
+static uint64_t input_bytes(const hr__recipe *recipe)
 {
 	uint64_t bytes = 0;
 	for (uint32_t i = 0; i < recipe->input_count; i++) bytes += recipe->inputs[i].tensor->device_bytes;
+	return bytes;
+}
+
+static uint64_t output_bytes(const hr__recipe *recipe)
+{
+	uint64_t bytes = 0;
 	for (uint32_t i = 0; i < recipe->output_count; i++)
 		if (recipe->outputs[i]) bytes += recipe->outputs[i]->device_bytes;
 	return bytes;
 }
 
-/* From this recipe down to those whose inputs all have contents. Above [most], or after WALK_MAX recipes, it is too deep. */
+/* From this recipe down to those whose inputs all have contents. Above [most], or after WALK_MAX recipes, it is too deep. While an input
+ * is computed, the other inputs may be pinned, but the outputs have no memory yet. */
 static struct extent extent_below(struct measure *m, hr__recipe *recipe, uint32_t level)
 {
 	if (level > m->most || m->steps >= WALK_MAX) return too_deep;
 	if (!hr__recipe_visit(recipe, m->walk)) return (struct extent){ recipe->depth, recipe->need };
 	m->steps++;
-	struct extent deepest = { 0, 0 };
+	uint64_t inputs = input_bytes(recipe);
+	struct extent most = { 0, inputs + output_bytes(recipe) };
 	for (uint32_t i = 0; i < recipe->input_count; i++) {
 		const hr__tensor *input = recipe->inputs[i].tensor;
 		if (!input->dropped && !hr__load_relaxed(&input->ghost)) continue;
-		deepest = greater(deepest, extent_below(m, hr__load_relaxed(&input->recipe), level + 1));
+		struct extent below = extent_below(m, hr__load_relaxed(&input->recipe), level + 1);
+		most = greater(most, (struct extent){ below.depth, below.need + inputs - input->device_bytes });
 	}
 	bool known = recipe->cost_ns && m->cost_ns != UINT64_MAX;
 	m->cost_ns = known ? m->cost_ns + recipe->cost_ns : UINT64_MAX;
-	recipe->depth = deepest.depth + 1;
-	recipe->need = deepest.need + bytes_of(recipe);
+	recipe->depth = most.depth + 1;
+	recipe->need = most.need;
 	return (struct extent){ recipe->depth, recipe->need };
 }
 
-/* Of the recipes of dropped tensors that depend on the tensor. */
+/* Of the recipes of dropped tensors that depend on the tensor: the bytes of their other inputs. */
 static struct extent extent_above(struct measure *m, const hr__tensor *tensor, uint32_t level)
 {
 	struct extent deepest = { 0, 0 };
@@ -78,18 +86,18 @@ static struct extent extent_above(struct measure *m, const hr__tensor *tensor, u
 		hr__recipe *recipe = each->recipe;
 		if (hr__recipe_visit(recipe, m->walk)) {
 			struct extent most = { 0, 0 };
-			uint64_t own = bytes_of(recipe);
+			uint64_t inputs = input_bytes(recipe);
 			m->steps++;
 			for (uint32_t i = 0; i < recipe->output_count; i++) {
 				const hr__tensor *output = recipe->outputs[i];
 				if (!output || (!output->dropped && !hr__load_relaxed(&output->ghost))) continue;
 				struct extent above = extent_above(m, output, level + 1);
-				most = greater(most, (struct extent){ above.depth + 1, above.need + own });
+				most = greater(most, (struct extent){ above.depth + 1, above.need + inputs });
 			}
 			recipe->depth = most.depth;
 			recipe->need = most.need;
 		}
-		deepest = greater(deepest, (struct extent){ recipe->depth, recipe->need });
+		if (recipe->depth) deepest = greater(deepest, (struct extent){ recipe->depth, recipe->need - tensor->device_bytes });
 	}
 	return deepest;
 }

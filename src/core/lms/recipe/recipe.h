@@ -54,8 +54,9 @@
  * or to stop running because it wants to write or destroy an input: that is refused (hr__recompute_is_running). A thread that does
  * wait for that runs no recipe; it may hold pins, for which nobody waits but other threads without memory.
  *
- * MEMORY. A recomputation needs, one inside another, the inputs and outputs of at most recipe_depth recipes. Nothing is dropped that
- * would need more recipes, or more memory than the limits allow; whether that memory is free then is another question. Under pressure what it has computed already may be dropped again, so MAX_RUNS limits the runs of a chain. */
+ * MEMORY. While a recipe inside others runs, its inputs and outputs have memory, and the inputs of the others that it does not compute.
+ * Nothing is dropped that would need more than the limits allow for that, or more than recipe_depth recipes; whether that memory is free
+ * then is another question. Under pressure what it has computed already may be dropped again, so MAX_RUNS limits the runs of a chain. */
 #ifndef HR_LMS_RECIPE_H
 #define HR_LMS_RECIPE_H
 
@@ -178,7 +179,7 @@ int hr__recipe_check(const hr__tensor *tensor);
 /* What it would take to compute a tensor again, if it were dropped. */
 typedef struct hr__recipe_chain {
 	uint32_t depth;   /* recipes one inside another, with those of dropped tensors that depend on it */
-	uint64_t need;    /* device bytes of the inputs and outputs of these recipes, which may all be pinned at once */
+	uint64_t need;    /* most device bytes that these recipes have pinned at once */
 	uint64_t cost_ns; /* of all recipes that would run for it, each once; UINT64_MAX = not known */
 } hr__recipe_chain;
 
