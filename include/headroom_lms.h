@@ -317,6 +317,14 @@ HR_API HR_CHECK_RESULT hr_status hr_lms_reclaim_inactive(hr_allocator allocator,
  * the ghost would need more than options.recipe_depth recipes one inside another, or the input has no recipe, the recipes that
  * depend on it end.
  *
+ * IN PLACE. A recipe can be extended by ops that change the tensor in place. Before such an op, hr_tensor_hold_recipe keeps the recipe from
+ * ending with the write; after it, hr_tensor_extend_recipe adds the op. A run of the recipe then calls the functions of all its ops, in
+ * order, and the ops in place change what is in the memory of the tensor:
+ *
+ *     hr_tensor_hold_recipe(y);                                        y has the recipe: y = norm(x)
+ *     hr_tensor_pin(y, HR_WRITE, stream); queue relu(y); hr_tensor_unpin(y, stream);
+ *     hr_tensor_extend_recipe(&relu);                                  y = norm(x), then relu(y)
+ *
  * WHERE A RECIPE RUNS. recompute() runs on the thread that pins, and no lock of Headroom is held. Other threads that pin the same tensor
  * wait until it is done. In the function, the inputs are pinned for reading, and their addresses can be taken; pins of them nest.
  * It may allocate, create tensors, pin and unpin them, and destroy those that it created. It must not end a step, write or destroy
@@ -376,6 +384,33 @@ static inline void hr_recipe_init(hr_recipe *recipe)
  * HR_UNSUPPORTED       an output is fixed; Large Model Support or options.recompute is off
  * HR_INVALID_HANDLE, HR_NO_HOST_MEMORY */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_set_recipe(const hr_recipe *recipe);
+
+/* An op that can run again is about to change [tensor] in place: its recipe does not end with the next pin for writing, but is kept, with
+ * its inputs, for hr_tensor_extend_recipe. Ends when that is called, with hr_tensor_unhold_recipe, or if an input is written or destroyed. It
+ * changes nothing else: tensors that depend on the old contents are treated as before any write.
+ *
+ * If the tensor was made by the last pin group of the calling thread, the thread's next pin group is planned as a part of that one, so
+ * that the plan may drop what both make.
+ *
+ * HR_NOT_READY         it has no recipe
+ * HR_IN_USE            it holds one already, or another output of its recipe does
+ * HR_UNSUPPORTED       its recipe has 16 ops
+ * HR_INVALID_ARGUMENT  called in a recompute function
+ * HR_INVALID_HANDLE */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_hold_recipe(hr_tensor tensor);
+
+/* The op was queued: gives its output, the one tensor in [recipe]->outputs, a recipe that runs the ops of the recipe that it holds, and then
+ * this one. Of [recipe], inputs and sources are what this op read besides the tensor itself, and cost_ns is added; if either cost is 0, so
+ * is the sum. In the function of this op, hr_tensor_get_address(call->outputs[0]) returns the memory with what the ops before have computed.
+ * If the call fails, release is not called; the tensor holds no recipe any more, and has none, if it was written.
+ *
+ * HR_NOT_READY         it holds no recipe: an input was written or destroyed meanwhile
+ * HR_INVALID_ARGUMENT  there is not exactly one output; it was not pinned for writing since it holds the recipe; or as for hr_tensor_set_recipe
+ * other statuses       as for hr_tensor_set_recipe */
+HR_API HR_CHECK_RESULT hr_status hr_tensor_extend_recipe(const hr_recipe *recipe);
+
+/* The op failed: [tensor] does not hold its recipe any more. No effect if it does not. HR_INVALID_HANDLE. */
+HR_API hr_status hr_tensor_unhold_recipe(hr_tensor tensor);
 
 /* What recipes of the allocator name as [source] is about to change: the dropped tensors that depend on it are recomputed on [stream],
  * and those recipes end. Takes about 20 ns if no recipe names any source. If a tensor cannot be recomputed, its recipe and perhaps

@@ -26,6 +26,7 @@
 #include <memory>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace headroom {
@@ -68,7 +69,7 @@ static bool is_sequence(const std::string &name)
 {
 	static const auto *names = new std::unordered_set<std::string>{"aten::linear", "aten::matmul", "aten::dropout", "aten::layer_norm", "aten::group_norm", "aten::batch_norm",
 		"aten::instance_norm", "aten::softmax", "aten::log_softmax", "aten::cross_entropy_loss", "aten::nll_loss_nd", "aten::nll_loss", "aten::conv1d", "aten::conv2d",
-		"aten::conv3d", "aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d", "aten::max_pool2d", "aten::scaled_dot_product_attention"};
+		"aten::conv3d", "aten::dropout_", "aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d", "aten::max_pool2d", "aten::scaled_dot_product_attention"};
 	return names->count(name);
 }
 
@@ -137,6 +138,7 @@ struct Frame {
 	size_t first_pinned = 0, first_fresh = 0; // of the thread's pinned and fresh records, those that this op added
 	bool results_are_last = false; // its kernel does not write to results of ops inside it
 	PendingRecipe recipe;
+	Record *held = nullptr; // whose recipe this op in place may extend
 	hr_name outer_name = HR_NAME_NONE;
 	std::vector<Replaced> replaced;
 	bool failed = false;
@@ -428,8 +430,27 @@ static bool may_be_repeated(const OpInfo &info, const Frame &frame)
 	return info.repeatable && !frame.results_are_last && !frame.failed && !frame.on_host && names.tag != gradients && names.tag != optimizer;
 }
 
+// Before the op is pinned, because the engine then knows whether it can be planned as a part of the op that made its argument.
+static void hold(Frame &frame, const OpInfo &info, const at::RecordFunction &function)
+{
+	if (info.repeatable && info.repeatable->in_place && may_be_repeated(info, frame))
+		frame.held = hold_recipe(*info.repeatable, thread.ops ? thread.op : 0, function.inputs());
+}
+
+static void begin_recipes(Frame &frame, const OpInfo &info, const at::RecordFunction &function)
+{
+	bool may = may_be_repeated(info, frame) && (!info.repeatable->in_place || frame.held || thread.ops == 1); // an op around this one may write more
+	if (may) frame.recipe = begin_recipe(*info.repeatable, thread.op, function.inputs(), frame.held);
+	if (!frame.recipe && frame.held) unhold_recipe(std::exchange(frame.held, nullptr));
+}
+
 static void end_recipes(Frame &frame, const at::RecordFunction &function)
 {
+	if (frame.held && function.outputs().empty()) { // it failed
+		frame.recipe.reset();
+		unhold_recipe(frame.held);
+	}
+	frame.held = nullptr;
 	if (frame.recipe) {
 		std::vector<Record *> created(thread.fresh.begin() + static_cast<ptrdiff_t>(frame.first_fresh), thread.fresh.end());
 		end_recipe(std::move(frame.recipe), function.outputs(), created);
@@ -502,11 +523,12 @@ static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &f
 	// Memory is named after the innermost op that does more than allocate.
 	frame.outer_name = hr_op_set(info->name);
 	if (info->uninitialized && frame.outer_name != HR_NAME_NONE) hr_op_set(frame.outer_name);
+	frame.results_are_last = info->transparent || info->only_calls_ops;
+	if (recompute_setting) hold(frame, *info, function);
 	if (thread.ops++ == 0 && lms_enabled) begin_outermost();
 	if (function.seqNr() >= 0 && names.scope != HR_NAME_NONE) forward_scopes().set(function.seqNr(), names.scope);
 	if (lms_enabled && !info->transparent) pin_inputs(frame, function, *info);
-	frame.results_are_last = info->transparent || info->only_calls_ops;
-	if (recompute_setting && may_be_repeated(*info, frame)) frame.recipe = begin_recipe(*info->repeatable, thread.op, function.inputs());
+	if (recompute_setting) begin_recipes(frame, *info, function);
 	return nullptr;
 }
 

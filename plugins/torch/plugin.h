@@ -222,6 +222,9 @@ struct RepeatableOp {
 	int training = -1;
 	bool is_convolution = false; // cuDNN may choose among several algorithms
 	bool is_product = false;     // its time does not follow from the bytes that it reads and writes
+	bool in_place = false;       // it changes its first argument, and returns it
+	bool fills = false;          // in place, and the result does not depend on what the first argument held
+	bool is_random = false;      // it always draws random numbers
 	hr_name name = HR_NAME_NONE;
 };
 
@@ -239,8 +242,12 @@ bool only_calls_ops(const c10::FunctionSchema &schema);
 bool has_autocast(const c10::FunctionSchema &schema);
 bool is_autocast();
 
-// The op begins, and its arguments are pinned. NULL if one cannot be kept.
-PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments);
+// An op in place is about to begin: keeps the recipe of what it changes from ending. The record whose recipe is kept; NULL if there is none.
+Record *hold_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments);
+// The op failed, or cannot be repeated.
+void unhold_recipe(Record *record);
+// The op begins, and its arguments are pinned. [held]: what hold_recipe returned. NULL if an argument cannot be kept.
+PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments, Record *held);
 // It has ended. [created]: the records that it created.
 void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, const std::vector<Record *> &created);
 // A resident record gets contents that its recipe does not compute.

@@ -12,6 +12,8 @@
 //   storages, whose memory the dropped tensors take over (hr_tensor_take).
 // - Dropout draws the same numbers again, because the state of the generator is kept with the arguments, and is set meanwhile. As with
 //   torch.utils.checkpoint, another thread must not draw numbers at the same time.
+// - An op in place extends the recipe of the storage that it changes (hr_tensor_extend_recipe): all its ops run again, one after the other, in the memory
+//   of that storage. What it filled gets a recipe of its own, if it filled all of it.
 // - Results of the backward pass and of optimizers get no recipe: they are used once, soon.
 #include "plugin.h"
 #include "repeatable_ops.h"
@@ -26,7 +28,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -71,21 +72,38 @@ static int argument_index(const c10::FunctionSchema &schema, const char *name)
 	return index ? *index : -1;
 }
 
+// Whether it changes its first argument, and nothing else, and returns it.
+static bool is_in_place(const c10::FunctionSchema &schema)
+{
+	const auto &arguments = schema.arguments(), &results = schema.returns();
+	auto is_written = [](const c10::Argument &argument) { return argument.alias_info() && argument.alias_info()->isWrite() && argument.type()->kind() == c10::TypeKind::TensorType; };
+	if (arguments.empty() || results.size() != 1 || !is_written(arguments[0]) || !is_written(results[0])) return false;
+	return std::none_of(arguments.begin() + 1, arguments.end(), [](const c10::Argument &argument) { return argument.alias_info() != nullptr; });
+}
+
+using Names = std::unordered_set<std::string>;
+
 const RepeatableOp *repeatable_op(const c10::FunctionSchema &schema)
 {
-	static const auto *others = new std::unordered_set<std::string>(std::begin(REPEATABLE_OPS), std::end(REPEATABLE_OPS));
-	static const auto *products = new std::unordered_set<std::string>(std::begin(REPEATABLE_PRODUCTS), std::end(REPEATABLE_PRODUCTS));
-	const char *name = base_name(schema.name());
-	bool is_product = products->count(name);
-	if (schema.name().rfind("aten::", 0) != 0 || !(is_product || others->count(name)) || !returns_only_new_tensors(schema)) return nullptr;
+	static const auto *others = new Names(std::begin(REPEATABLE_OPS), std::end(REPEATABLE_OPS));
+	static const auto *products = new Names(std::begin(REPEATABLE_PRODUCTS), std::end(REPEATABLE_PRODUCTS));
+	static const auto *filling = new Names(std::begin(FILLING_OPS), std::end(FILLING_OPS));
+	std::string name = base_name(schema.name());
+	bool in_place = is_in_place(schema), fills = in_place && filling->count(name);
+	if (in_place && !fills && name.back() == '_') name.pop_back();
+	bool is_product = products->count(name), known = fills || is_product || others->count(name);
+	if (schema.name().rfind("aten::", 0) != 0 || !known || !(in_place || returns_only_new_tensors(schema))) return nullptr;
 	auto handle = c10::Dispatcher::singleton().findSchema(schema.operator_name());
 	if (!handle) return nullptr;
 	auto *op = new RepeatableOp{*handle}; // recipes of any thread refer to it
+	op->in_place = in_place;
+	op->fills = fills;
+	op->is_random = name == "bernoulli_";
 	op->is_product = is_product;
-	op->is_convolution = std::strstr(name, "conv") != nullptr;
+	op->is_convolution = name.find("conv") != std::string::npos;
 	op->name = hr_name_intern(schema.name().c_str());
 	for (const RandomOp &random : RANDOM_OPS)
-		if (!std::strcmp(random.name, name)) op->probability = argument_index(schema, random.probability);
+		if (name == random.name) op->probability = argument_index(schema, random.probability);
 	// Batch norm updates them although the schema does not say so. Its results in training do not depend on them.
 	op->running[0] = argument_index(schema, "running_mean");
 	op->running[1] = argument_index(schema, "running_var");
@@ -112,10 +130,10 @@ bool only_calls_ops(const c10::FunctionSchema &schema)
 
 // ---- arguments ----
 
-constexpr int KEPT = -1;
+constexpr int KEPT = -1, OWN = -2;
 
 struct KeptTensor {
-	int input = KEPT; // index of the recipe's input; KEPT: [tensor] is it
+	int input = KEPT; // index of the recipe's input; KEPT: [tensor] is it; OWN: it is the output, which the op changes
 	at::Tensor tensor; // without its part of the autograd graph
 	std::vector<int64_t> sizes, strides;
 	int64_t offset = 0; // in elements
@@ -147,6 +165,8 @@ struct Recipe {
 	at::Tensor generator_state; // undefined: the op draws no numbers
 	std::vector<size_t> results; // the op's results that are the recipe's outputs
 	std::vector<hr_tensor> outputs;
+	Record *own = nullptr; // of the storage that an op in place changes; only while it runs the first time
+	bool extends = false;  // the recipe of that storage
 };
 
 // Whether the tensor can be made again from its shape and its memory.
@@ -155,6 +175,12 @@ static bool is_plain(const at::Tensor &tensor)
 	c10::DispatchKeySet keys = tensor.key_set();
 	return tensor.layout() == c10::kStrided && tensor.has_storage() && !tensor.is_quantized() && !tensor.is_nested() && !tensor.is_conj() && !tensor.is_neg() &&
 		!keys.has_any(c10::python_ks) && !keys.has_any(c10::functorch_transforms_ks) && !tensor._is_zerotensor();
+}
+
+// Whether the tensor has every byte of the storage.
+static bool fills_storage(const at::Tensor &tensor)
+{
+	return is_plain(tensor) && tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
 }
 
 static int add_input(Recipe &recipe, Record *record)
@@ -189,7 +215,7 @@ static bool keep_tensor(Recipe &recipe, const at::Tensor &tensor, KeptTensor &ke
 		return true;
 	}
 	if (record->kept) return false; // its address has left PyTorch, so it may be written without an op
-	kept.input = add_input(recipe, record);
+	kept.input = record == recipe.own ? OWN : add_input(recipe, record);
 	kept.sizes = tensor.sizes().vec();
 	kept.strides = tensor.strides().vec();
 	kept.offset = tensor.storage_offset();
@@ -251,7 +277,8 @@ static at::Tensor tensor_at(const KeptTensor &kept, void *address, c10::Device d
 
 static at::Tensor tensor_of(const KeptTensor &kept, const std::vector<void *> &addresses, c10::Device device)
 {
-	return kept.input == KEPT ? kept.tensor : tensor_at(kept, addresses[static_cast<size_t>(kept.input)], device);
+	if (kept.input == KEPT) return kept.tensor;
+	return tensor_at(kept, kept.input == OWN ? addresses.back() : addresses[static_cast<size_t>(kept.input)], device);
 }
 
 static c10::IValue value_of(const KeptArgument &kept, const std::vector<void *> &addresses, c10::Device device)
@@ -324,28 +351,30 @@ static hr_status hand_over(hr_tensor output, const at::Tensor &result)
 	return hr_tensor_take(output, made->tensor);
 }
 
+// Those of the inputs and, at the end, of the output that an op in place changes.
+static hr_status get_addresses(const Recipe &recipe, const hr_recompute &call, std::vector<void *> &addresses)
+{
+	hr_status status = HR_OK;
+	addresses.resize(call.input_count + (recipe.op.in_place ? 1 : 0));
+	for (size_t i = 0; i < call.input_count && !status; i++) status = hr_tensor_get_address(call.inputs[i], &addresses[i]);
+	if (!status && recipe.op.in_place) status = hr_tensor_get_address(call.outputs[0], &addresses.back());
+	return status;
+}
+
 static hr_status repeat_op(const Recipe &recipe, const hr_recompute &call)
 {
-	std::vector<void *> addresses(call.input_count);
-	for (size_t i = 0; i < call.input_count; i++) {
-		hr_status status = hr_tensor_get_address(call.inputs[i], &addresses[i]);
-		if (status) return status;
-	}
-	if (front.wait_for_inputs) {
-		hr_status status = front.wait_for_inputs(call.stream);
-		if (status) return status;
-	}
+	std::vector<void *> addresses;
+	hr_status status = get_addresses(recipe, call, addresses);
+	if (status) return status;
+	if (front.wait_for_inputs && (status = front.wait_for_inputs(call.stream))) return status;
 	c10::OptionalStreamGuard stream;
 	use_stream(call.stream, recipe.device, stream);
 	c10::Stack stack;
 	for (const KeptArgument &argument : recipe.arguments) stack.push_back(value_of(argument, addresses, device_at(recipe.device)));
 	run_op(recipe, stack);
-	for (size_t i = 0; i < call.output_count; i++) {
-		if (!call.outputs[i].id) continue;
-		hr_status status = hand_over(call.outputs[i], stack[recipe.results[i]].toTensor());
-		if (status) return status;
-	}
-	return HR_OK;
+	for (size_t i = 0; i < call.output_count && !status && !recipe.op.in_place; i++)
+		if (call.outputs[i].id) status = hand_over(call.outputs[i], stack[recipe.results[i]].toTensor());
+	return status;
 }
 
 static hr_status recompute(void *user, const hr_recompute *call)
@@ -403,6 +432,7 @@ void RecipeDeleter::operator()(Recipe *recipe) const
 
 static bool draws_numbers(const RepeatableOp &op, c10::ArrayRef<const c10::IValue> arguments)
 {
+	if (op.is_random) return true;
 	if (op.probability < 0 || static_cast<size_t>(op.probability) >= arguments.size()) return false;
 	const c10::IValue &probability = arguments[static_cast<size_t>(op.probability)];
 	return probability.isDouble() && probability.toDouble() > 0;
@@ -421,10 +451,50 @@ static bool may_change_algorithm(const RepeatableOp &op)
 	return op.is_convolution && front.type != c10::DeviceType::CPU && at::globalContext().benchmarkCuDNN();
 }
 
-PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments)
+static Record *changed_record(c10::ArrayRef<const c10::IValue> arguments)
 {
-	if (may_change_algorithm(op)) return nullptr;
+	if (arguments.empty() || !arguments[0].isTensor() || !arguments[0].toTensor().defined() || !arguments[0].toTensor().has_storage()) return nullptr;
+	return record_of(arguments[0].toTensor().storage().unsafeGetStorageImpl());
+}
+
+Record *hold_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments)
+{
+	Record *record = changed_record(arguments);
+	// An op around this one that writes it may do so later.
+	if (!record || !record->in_recipe || record->kept || (outermost_op && record->written == outermost_op)) return nullptr;
+	if (op.fills && fills_storage(arguments[0].toTensor())) return nullptr;
+	EngineCall call;
+	return hr_tensor_hold_recipe(record->tensor) == HR_OK ? record : nullptr;
+}
+
+void unhold_recipe(Record *record)
+{
+	hr_tensor_unhold_recipe(record->tensor);
+}
+
+// Whether the op in place is repeated on the contents that the op finds, or on memory without contents.
+static bool keep_changed(Recipe &recipe, c10::ArrayRef<const c10::IValue> arguments, const Record *held)
+{
+	recipe.own = changed_record(arguments);
+	recipe.extends = held != nullptr;
+	if (!recipe.own || recipe.own->kept) return false;
+	if (recipe.extends) return held == recipe.own;
+	return recipe.op.fills && fills_storage(arguments[0].toTensor());
+}
+
+// What a copy from the host reads may be changed without an op.
+static bool reads_host(const RepeatableOp &op, c10::ArrayRef<const c10::IValue> arguments)
+{
+	return op.in_place && std::any_of(arguments.begin(), arguments.end(), [](const c10::IValue &argument) {
+		return argument.isTensor() && argument.toTensor().defined() && argument.toTensor().device().type() != front.type && argument.toTensor().dim() > 0;
+	});
+}
+
+PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments, Record *held)
+{
+	if (may_change_algorithm(op) || reads_host(op, arguments)) return nullptr;
 	PendingRecipe recipe(new Recipe(op));
+	if (op.in_place && !keep_changed(*recipe, arguments, held)) return nullptr;
 	recipe->arguments.resize(arguments.size());
 	for (size_t i = 0; i < arguments.size(); i++)
 		if (!is_updated(op, arguments, i) && !keep_argument(*recipe, arguments[i], recipe->arguments[i])) return nullptr;
@@ -452,27 +522,8 @@ static uint64_t cost_of(const Recipe &recipe, uint64_t result_bytes)
 	return LAUNCH_NS + bytes / (front.type == c10::DeviceType::CPU ? CPU_BYTES_PER_NS : CUDA_BYTES_PER_NS);
 }
 
-// Whether the op has written every byte of the storage.
-static bool fills_storage(const at::Tensor &tensor)
+static void set_recipe(PendingRecipe recipe, const std::vector<Record *> &records, uint64_t bytes)
 {
-	return is_plain(tensor) && tensor.storage_offset() == 0 && tensor.is_non_overlapping_and_dense() && tensor.nbytes() == tensor.storage().nbytes();
-}
-
-void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, const std::vector<Record *> &created)
-{
-	std::vector<Record *> records;
-	uint64_t bytes = 0;
-	for (size_t i = 0; i < results.size(); i++) {
-		if (!results[i].isTensor() || !results[i].toTensor().defined() || !results[i].toTensor().has_storage()) continue;
-		Record *record = record_of(results[i].toTensor().storage().unsafeGetStorageImpl());
-		if (!record || !fills_storage(results[i].toTensor()) || std::find(created.begin(), created.end(), record) == created.end()) continue;
-		if (!is_of_device(*recipe, results[i].toTensor().device())) return;
-		recipe->results.push_back(i);
-		recipe->outputs.push_back(record->tensor);
-		records.push_back(record);
-		bytes += record->bytes;
-	}
-	if (records.empty()) return;
 	hr_recipe description;
 	hr_recipe_init(&description);
 	description.recompute = recompute;
@@ -488,9 +539,35 @@ void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, c
 	description.op = recipe->op.name;
 	for (Record *record : records) record->in_recipe = true;
 	for (Record *record : recipe->records) record->in_recipe = true;
-	if (hr_tensor_set_recipe(&description) == HR_OK) (void)recipe.release();
+	hr_status status = recipe->extends ? hr_tensor_extend_recipe(&description) : hr_tensor_set_recipe(&description);
+	if (status == HR_OK) (void)recipe.release();
 	else for (Record *record : records) forget_recipe(record); // of an op inside this one
 }
 
+// The op has changed a storage in place.
+static void end_in_place(PendingRecipe recipe)
+{
+	Record *own = std::exchange(recipe->own, nullptr);
+	recipe->outputs.push_back(own->tensor);
+	set_recipe(std::move(recipe), {own}, own->bytes);
+}
+
+void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, const std::vector<Record *> &created)
+{
+	std::vector<Record *> records;
+	uint64_t bytes = 0;
+	if (recipe->op.in_place) return results.empty() ? void() : end_in_place(std::move(recipe));
+	for (size_t i = 0; i < results.size(); i++) {
+		if (!results[i].isTensor() || !results[i].toTensor().defined() || !results[i].toTensor().has_storage()) continue;
+		Record *record = record_of(results[i].toTensor().storage().unsafeGetStorageImpl());
+		if (!record || !fills_storage(results[i].toTensor()) || std::find(created.begin(), created.end(), record) == created.end()) continue;
+		if (!is_of_device(*recipe, results[i].toTensor().device())) return;
+		recipe->results.push_back(i);
+		recipe->outputs.push_back(record->tensor);
+		records.push_back(record);
+		bytes += record->bytes;
+	}
+	if (!records.empty()) set_recipe(std::move(recipe), records, bytes);
+}
 
 } // namespace headroom

@@ -1,8 +1,9 @@
 // repeatable_ops.h - ops whose results can be computed again: they depend on the arguments alone, and the same arguments give the same bits.
 //
 // An op is not here if its kernels add with atomics (scatter, index_add, most backward passes), if it draws random numbers whose place in the generator's
-// sequence is not known, if it writes an argument, if its result is a view, or if it costs more to compute again than any copy (factorizations).
-// Names are those of PyTorch's schemas without namespace and overload; all overloads that only return new tensors count.
+// sequence is not known, if its result is a view, or if it costs more to compute again than any copy (factorizations).
+// Names are those of PyTorch's schemas without namespace and overload; all overloads that only return new tensors count, and the op in place of the same name
+// ("relu_"), which changes its first argument and nothing else.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +46,10 @@ constexpr const char *const REPEATABLE_PRODUCTS[] = {
 	"_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math",
 };
 
-// Of these, the ones that draw random numbers, if the argument of that name is above 0.
+// Ops in place after which the first argument holds nothing of what it held before.
+constexpr const char *const FILLING_OPS[] = {"bernoulli_", "copy_", "fill_", "zero_"};
+
+// Of the first two lists, the ones that draw random numbers, if the argument of that name is above 0.
 struct RandomOp {
 	const char *name, *probability;
 };

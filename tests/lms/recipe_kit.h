@@ -1,7 +1,8 @@
 /* recipe_kit.h - ops with recipes, for tests: on a device with memory behind it, and in arrays, so that contents can be compared.
  *
  * Output k of an op is its first input with parts of the others in it, and a few bytes that depend on the op and on k; an op without
- * inputs fills its outputs. All tensors of an op have the same size. */
+ * inputs fills its outputs. An op in place puts parts of its inputs, and its bytes, into what the output holds. All tensors of an op have the
+ * same size. */
 #ifndef HR_TESTS_RECIPE_KIT_H
 #define HR_TESTS_RECIPE_KIT_H
 
@@ -61,6 +62,29 @@ HR_TEST_UNUSED static void kit_expect(const kit_op *op, const unsigned char *con
 	memset(out + kit_stamp_offset(op, k), (unsigned char)(op->value + k), kit_stamp_bytes(op));
 }
 
+/* Queues the change of [out] by an op in place. */
+HR_TEST_UNUSED static hr_status kit_change(const kit_op *op, void *const *ins, size_t count, char *out, hr_stream stream)
+{
+	hr_status status = HR_OK;
+	for (size_t i = 0; i < count && !status; i++) {
+		size_t from = op->bytes * (i + 1) / (count + 1), to = op->bytes * (i + 2) / (count + 1);
+		if (to > from) status = hr_stream_copy(op->device, out + from, (char *)ins[i] + from, to - from, HR_COPY_ON_DEVICE, stream);
+	}
+	unsigned char stamp = (unsigned char)(op->value + (op->drifts ? op->calls : 0));
+	if (!status) status = hr_stream_fill(op->device, out + kit_stamp_offset(op, 0), stamp, kit_stamp_bytes(op), stream);
+	return status;
+}
+
+/* The same in arrays. */
+HR_TEST_UNUSED static void kit_expect_change(const kit_op *op, const unsigned char *const *ins, size_t count, unsigned char *out)
+{
+	for (size_t i = 0; i < count; i++) {
+		size_t from = op->bytes * (i + 1) / (count + 1), to = op->bytes * (i + 2) / (count + 1);
+		if (to > from) memmove(out + from, ins[i] + from, to - from);
+	}
+	memset(out + kit_stamp_offset(op, 0), op->value, kit_stamp_bytes(op));
+}
+
 /* Computes into a tensor of its own. */
 static hr_status kit_compute_and_hand_over(const kit_op *op, void *const *ins, const hr_recompute *call, unsigned k)
 {
@@ -106,6 +130,22 @@ HR_TEST_UNUSED static hr_status kit_recompute(void *user, const hr_recompute *ca
 	return status;
 }
 
+/* The recipe of an op in place. */
+HR_TEST_UNUSED static hr_status kit_change_again(void *user, const hr_recompute *call)
+{
+	kit_op *op = user;
+	void *ins[KIT_MOST], *out;
+	op->calls++;
+	CHECK_EQ(call->output_count, 1u);
+	hr_status status = op->first ? op->first(op, call) : HR_OK;
+	if (op->fails) return op->fails;
+	for (size_t i = 0; i < call->input_count && !status; i++) status = hr_tensor_get_address(call->inputs[i], &ins[i]);
+	if (!status) status = hr_tensor_get_address(call->outputs[0], &out);
+	if (!status) status = kit_change(op, ins, call->input_count, out, call->stream);
+	op->written++;
+	return status;
+}
+
 HR_TEST_UNUSED static void kit_release(void *user)
 {
 	((kit_op *)user)->released++;
@@ -142,6 +182,22 @@ HR_TEST_UNUSED static hr_status kit_run(const kit_op *op, const hr_tensor *ins, 
 		if (!status) status = kit_compute(op, addresses, in_count, out, k, stream);
 	}
 	hr_status unpinned = hr_tensor_unpin_all(pins, count, stream);
+	return status ? status : unpinned;
+}
+
+/* Changes [out] as a program does. */
+HR_TEST_UNUSED static hr_status kit_run_in_place(const kit_op *op, const hr_tensor *ins, size_t in_count, hr_tensor out, hr_stream stream)
+{
+	hr_pin pins[KIT_MOST + 1];
+	void *addresses[KIT_MOST], *at;
+	for (size_t i = 0; i < in_count; i++) pins[i] = (hr_pin){ ins[i], HR_READ };
+	pins[in_count] = (hr_pin){ out, HR_WRITE };
+	hr_status status = hr_tensor_pin_all(pins, in_count + 1, stream);
+	if (status) return status;
+	for (size_t i = 0; i < in_count && !status; i++) status = hr_tensor_get_address(ins[i], &addresses[i]);
+	if (!status) status = hr_tensor_get_address(out, &at);
+	if (!status) status = kit_change(op, addresses, in_count, at, stream);
+	hr_status unpinned = hr_tensor_unpin_all(pins, in_count + 1, stream);
 	return status ? status : unpinned;
 }
 

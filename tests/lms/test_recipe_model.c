@@ -1,4 +1,4 @@
-/* test_recipe_model.c - random programs with recipes against a model in arrays: ops, drops, evictions, writes to inputs, tensors that are
+/* test_recipe_model.c - random programs with recipes against a model in arrays: ops, ops in place, drops, evictions, writes to inputs, tensors that are
  * destroyed and live on as ghosts, recipes that fail, several threads, two allocators with too little memory. Every read is compared.
  *
  * A lock for each tensor, in the test, keeps writers and readers of the program apart, as a program must. Recipes run in between, on
@@ -35,7 +35,7 @@ static struct {
 	slot slots[ALLOCATORS][SLOTS];
 	size_t bytes; /* of each tensor */
 	bool one_thread;
-	_Atomic(uint64_t) made, released, failures, refused, compared, fails_wanted;
+	_Atomic(uint64_t) made, extended, released, failures, refused, compared, fails_wanted;
 } here;
 
 typedef struct worker {
@@ -220,6 +220,47 @@ static void write_one(worker *w, slot *s)
 	finish(w);
 }
 
+/* Changes it by an op that its recipe is extended with; some of these ops fail, and some programs forget the extension. */
+static void change_one(worker *w, slot *s, unsigned allocator)
+{
+	slot *in = hr_rand_below(&w->seed, 2) ? pick(w, allocator, false) : NULL;
+	if (in && (in == s || in->contents != KNOWN)) {
+		pthread_rwlock_unlock(&in->lock);
+		in = NULL;
+	}
+	const unsigned char *from = in ? in->expected : NULL;
+	kit_op *op = s->contents == KNOWN ? new_op(w, allocator) : NULL;
+	hr_status held = op ? hr_tensor_hold_recipe(s->tensor) : HR_OK;
+	if (op && held != HR_NOT_READY && held != HR_IN_USE && held != HR_UNSUPPORTED) CHECK_STATUS(HR_OK, held);
+	bool ran = false, keeps = false;
+	if (op) {
+		follow(w, s);
+		if (in) follow(w, in);
+		ran = ok(kit_run_in_place(op, &(hr_tensor){ in ? in->tensor.id : 0 }, in != NULL, s->tensor, w->stream));
+	}
+	if (ran) {
+		kit_expect_change(op, &from, in != NULL, s->expected);
+		s->writer = w->stream;
+	}
+	if (ran && held == HR_OK && hr_rand_below(&w->seed, 8)) {
+		hr_recipe recipe = kit_recipe(op, &(hr_tensor){ in ? in->tensor.id : 0 }, in != NULL, &s->tensor, 1);
+		recipe.recompute = kit_change_again;
+		recipe.release = release_op;
+		recipe.op = hr_name_intern("change");
+		recipe.cost_ns = hr_rand_below(&w->seed, 3) * 20000;
+		hr_status status = hr_tensor_extend_recipe(&recipe); /* another thread may have written an input of the first op */
+		if (status != HR_NOT_READY && status != HR_UNSUPPORTED) CHECK_STATUS(HR_OK, status);
+		keeps = status == HR_OK;
+	} else if (held == HR_OK && op && hr_rand_below(&w->seed, 4)) {
+		CHECK_STATUS(HR_OK, hr_tensor_unhold_recipe(s->tensor));
+	}
+	if (keeps) atomic_fetch_add(&here.extended, 1);
+	if (keeps) atomic_fetch_add(&here.made, 1);
+	else free(op);
+	finish(w);
+	if (in) pthread_rwlock_unlock(&in->lock);
+}
+
 static void destroy_one(slot *s)
 {
 	if (!s->tensor.id || !ok(hr_tensor_destroy(s->tensor))) return;
@@ -318,7 +359,8 @@ static void act(worker *w)
 	if (!s) return;
 	if (action < 65) move_one(w, s);
 	else if (action < 85) read_one(w, s);
-	else if (action < 92) write_one(w, s);
+	else if (action < 88) write_one(w, s);
+	else if (action < 95) change_one(w, s, allocator);
 	else destroy_one(s);
 	pthread_rwlock_unlock(&s->lock);
 }
@@ -401,8 +443,8 @@ static void tear_down(worker *w)
 	}
 	CHECK_EQ(atomic_load(&here.made), atomic_load(&here.released));
 	CHECK_STATUS(HR_OK, hr_shutdown());
-	printf("# %zu bytes: %lld drops, %lld recomputations, %llu recipes, %llu refusals, %llu failures, %llu reads compared\n", here.bytes,
-	       (long long)dropped, (long long)recomputed, (unsigned long long)here.made, (unsigned long long)here.refused,
+	printf("# %zu bytes: %lld drops, %lld recomputations, %llu recipes, %llu of them extended, %llu refusals, %llu failures, %llu reads compared\n", here.bytes,
+	       (long long)dropped, (long long)recomputed, (unsigned long long)here.made, (unsigned long long)here.extended, (unsigned long long)here.refused,
 	       (unsigned long long)here.failures, (unsigned long long)here.compared);
 	CHECK_GT(recomputed, 0);
 }

@@ -360,6 +360,7 @@ typedef struct hr__pin_group {
 	uint64_t context;        /* of the group's first pin call; 0 = none yet. Together with the next three: of one context only */
 	uint32_t step, position; /* learned->step and learned->position after the group's last pin call */
 	uint32_t ops;            /* recorded ops after it */
+	bool continued;          /* the group that begins next, or has begun and not pinned yet, belongs to the op of the last one */
 } hr__pin_group;
 hr__pin_group *hr__pin_group_of_thread(void);
 void hr__learned_before_pin(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream);
@@ -372,6 +373,7 @@ void hr__learned_destroyed(hr__lms *lms, hr__tensor *tensor);
 void hr__learned_recipe_set(hr__lms *lms, const struct hr__recipe *recipe);
 void hr__learned_recipe_ended(const hr__tensor *tensor);
 void hr__learned_ghost(hr__tensor *ghost, uint32_t planned);
+void hr__learned_hold(const hr__tensor *tensor); /* the calling thread is about to change it in place, and can extend its recipe */
 /* Whether the plan needs the memory of a ghost that was computed. With the lock. */
 bool hr__learned_keeps_ghost(const hr__tensor *ghost);
 /* Whether, by the plan, the memory of an evicted tensor is not free yet, because its copy takes longer. With the lock. */

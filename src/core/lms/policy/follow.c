@@ -179,9 +179,13 @@ void hr__follow_before(hr__lms *lms, hr_stream stream)
 	uint32_t position = HR__RECORD_NONE;
 	for (bool again = true; again;) {
 		hr_tensor due[RESTORES_AT_ONCE];
+		bool late = false;
 		hr__lock_take(&lms->lock);
-		if (position == HR__RECORD_NONE)
-			position = hr__follow_is_joined(lms, hr__pin_group_of_thread()) ? learned->position - 1 : learned->position++;
+		if (position == HR__RECORD_NONE) {
+			bool joined = hr__follow_is_joined(lms, hr__pin_group_of_thread());
+			late = !joined && learned->late_count;
+			position = joined ? learned->position - 1 : learned->position++;
+		}
 		uint32_t turn = 0;
 		again = false;
 		if (follows(learned)) {
@@ -190,6 +194,7 @@ void hr__follow_before(hr__lms *lms, hr_stream stream)
 		}
 		uint32_t found = take_due(learned, due);
 		hr__lock_release(&lms->lock);
+		if (late) hr__follow_evict_late(lms);
 		restore_due(lms, due, found);
 		if (again) hr__again_run(lms, turn, stream);
 	}
@@ -226,10 +231,40 @@ void hr__follow_start_eviction(hr__tensor *tensor, uint64_t word, const uint32_t
 	hr__lms_end_move(lms);
 }
 
+/* The next op may change a tensor in place that this one has made, as a part of this op (hr__learned_hold): a copy made now would be of
+ * no use. */
+static bool put_off(hr__learned *learned, const hr__tensor *tensor, hr_tensor handle, bool evicted, uint32_t free_at)
+{
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
+	if (!hr__pin_group_of_thread()->depth || tensor->learned.uses != 1 || !hr__load_relaxed(&tensor->recipe)) return false;
+	for (uint32_t i = 0; i < learned->late_count; i++)
+		if (learned->late[i].handle.id == handle.id) return true;
+	if (learned->late_count == HR__LATE_MAX) return false;
+	learned->late[learned->late_count++] = (hr__late_eviction){ handle, free_at, evicted };
+	return true;
+}
+
+void hr__follow_evict_late(hr__lms *lms)
+{
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
+	hr__learned *learned = lms->learned;
+	hr__late_eviction late[HR__LATE_MAX];
+	hr__lock_take(&lms->lock);
+	uint32_t count = learned->late_count;
+	memcpy(late, learned->late, count * sizeof *late);
+	learned->late_count = 0;
+	hr__lock_release(&lms->lock);
+	for (uint32_t i = 0; i < count; i++) {
+		hr_status ignored;
+		hr__tensor *tensor = hr__tensor_of(late[i].handle, &ignored);
+		if (tensor) hr__follow_start_eviction(tensor, late[i].handle.id, late[i].evicted ? &late[i].free_at : NULL);
+	}
+}
+
 void hr__follow_unpinned(hr__lms *lms, const hr_pin *pins, size_t count)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
-	const hr__learned *learned = lms->learned;
+	hr__learned *learned = lms->learned;
 	for (size_t i = 0; i < count; i++) {
 		hr_status ignored;
 		hr__tensor *tensor = hr__tensor_of(pins[i].tensor, &ignored);
@@ -239,8 +274,9 @@ void hr__follow_unpinned(hr__lms *lms, const hr_pin *pins, size_t count)
 		bool copied = use && use->copied, evicted = use && use->evicted;
 		uint32_t free_at = use ? use->free_at : 0;
 		if (use && use->dropped) hr__again_drop_later(tensor, pins[i].tensor.id, free_at);
+		bool late = (copied || evicted) && put_off(learned, tensor, pins[i].tensor, evicted, free_at);
 		hr__lock_release(&lms->lock);
-		if (copied || evicted) hr__follow_start_eviction(tensor, pins[i].tensor.id, evicted ? &free_at : NULL);
+		if ((copied || evicted) && !late) hr__follow_start_eviction(tensor, pins[i].tensor.id, evicted ? &free_at : NULL);
 	}
 }
 

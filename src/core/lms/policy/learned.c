@@ -115,7 +115,9 @@ static void pause_op(hr__lms *lms, hr_stream stream)
 {
 	const hr__pin_group *group = hr__pin_group_of_thread();
 	uint64_t mark;
-	if (!group->depth || group->context != lms->handle.id || !is_timing(lms) || hr__device_mark_timed(lms->device, timed_on(stream), &mark)) return;
+	/* The op whose part the group is has been idle since its last unpin. */
+	if (!group->depth || group->continued || group->context != lms->handle.id || !is_timing(lms)) return;
+	if (hr__device_mark_timed(lms->device, timed_on(stream), &mark)) return;
 	hr__lock_take(&lms->lock);
 	if (hr__follow_is_joined(lms, group)) hr__record_end_interval(&lms->learned->now, mark);
 	hr__lock_release(&lms->lock);
@@ -148,7 +150,7 @@ void hr__learned_pinned(hr__lms *lms, const hr_pin *pins, size_t count, hr_strea
 		}
 	}
 	if (group->depth)
-		*group = (hr__pin_group){ group->depth, lms->handle.id, learned->step, learned->position, learned->now.ops.count };
+		*group = (hr__pin_group){ group->depth, lms->handle.id, learned->step, learned->position, learned->now.ops.count, false };
 	hr__lock_release(&lms->lock);
 }
 
@@ -181,7 +183,8 @@ void hr__learned_recipe_set(hr__lms *lms, const struct hr__recipe *recipe)
 	hr__learned *learned = lms->learned;
 	if (!learned) return;
 	if (learned->recording) hr__record_recipe(&learned->now, recipe, learned->step);
-	for (uint32_t i = 0; i < recipe->output_count; i++) hr__follow_recipe(learned, recipe->outputs[i]);
+	for (uint32_t i = 0; i < recipe->output_count; i++)
+		if (recipe->outputs[i]) hr__follow_recipe(learned, recipe->outputs[i]);
 }
 
 void hr__learned_recipe_ended(const hr__tensor *tensor)
@@ -192,6 +195,26 @@ void hr__learned_recipe_ended(const hr__tensor *tensor)
 	/* During a pin call, its op is not recorded yet: that is the op before which the recipe could still run. */
 	uint32_t ops = learned->now.ops.count, op = learned->position > ops ? ops : ops - 1;
 	if (ops) hr__record_recipe_end(&learned->now, tensor->learned.slot, op);
+}
+
+/* Whether an op in place on the tensor may be planned as a part of the thread's last op: that has made the tensor, and is still the last
+ * op of the step. */
+static bool is_made_by_last(const hr__lms *lms, const hr__tensor *tensor, const hr__pin_group *group)
+{
+	const hr__learned *learned = lms->learned;
+	const hr__record *record = &learned->now;
+	if (!learned->recording || record->broken || !record->ops.count || group->ops != record->ops.count) return false;
+	if (group->context != lms->handle.id || group->step != learned->step || group->position != learned->position) return false;
+	bool known = tensor->learned.step == learned->step && tensor->learned.slot != HR__RECORD_NONE && tensor->learned.uses == 1;
+	return known && tensor->learned.use >= hr__record_first_use(record, record->ops.count - 1) &&
+	       HR__RECORD_AT(hr__recorded_tensor, record->tensors, tensor->learned.slot).created != HR__RECORD_NONE;
+}
+
+void hr__learned_hold(const hr__tensor *tensor)
+{
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
+	hr__pin_group *group = hr__pin_group_of_thread();
+	if (tensor->lms->learned && !group->depth) group->continued = is_made_by_last(tensor->lms, tensor, group);
 }
 
 void hr__learned_ghost(hr__tensor *ghost, uint32_t planned)

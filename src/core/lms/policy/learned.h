@@ -23,6 +23,15 @@ typedef struct hr__unplanned_tensor {
 	uint32_t need; /* as in hr__planned_restore */
 } hr__unplanned_tensor;
 
+/* An eviction, or a copy ahead of one, that the plan has after an op that may not be complete. */
+typedef struct hr__late_eviction {
+	hr_tensor handle;
+	uint32_t free_at; /* as in hr__planned_use */
+	bool evicted;     /* else it is only copied */
+} hr__late_eviction;
+
+#define HR__LATE_MAX 8u
+
 /* Under the context's lock. */
 struct hr__learned {
 	hr__record now, last; /* of the current step and of the one before */
@@ -40,6 +49,8 @@ struct hr__learned {
 	uint32_t turns_running; /* threads that run an op again */
 	hr__record_array due_restores;      /* hr_tensor: restores that are due and not done */
 	hr__record_array unplanned_tensors; /* hr__unplanned_tensor: not due yet */
+	hr__late_eviction late[HR__LATE_MAX];
+	uint32_t late_count;
 	hr__link link;                      /* speed of copies */
 	hr__record_array times;             /* uint64_t: time of each op in the last step that was timed */
 	uint64_t times_signature;           /* of that step */
@@ -94,6 +105,8 @@ void hr__follow_before(hr__lms *lms, hr_stream stream);
 void hr__follow_use(hr__learned *learned, const hr__tensor *tensor);
 /* After an unpin: starts the evictions that the plan has after it. */
 void hr__follow_unpinned(hr__lms *lms, const hr_pin *pins, size_t count);
+/* The last op is complete: starts its evictions that were put off. */
+void hr__follow_evict_late(hr__lms *lms);
 /* A tensor got a recipe: it may be dropped now, if the plan has that after its last use. With the lock. */
 void hr__follow_recipe(hr__learned *learned, hr__tensor *tensor);
 /* A destroyed tensor, which was [planned] in the plan, lives on as a ghost, with a new handle. With the lock. */

@@ -132,10 +132,12 @@ static void note_recipe(hr__record *record, const hr__recipe *recipe, const hr__
 	hr__recorded_tensor *seen = &HR__RECORD_AT(hr__recorded_tensor, record->tensors, slot);
 	uint32_t op = op_of_use(record, output->learned.use);
 	if (seen->created == HR__RECORD_NONE) return;
+	/* Inputs of the ops that an extended recipe runs first were looked at before; the program may have destroyed them since. */
+	if (recipe->before && !seen->has_recipe) return;
+	seen->reads_others &= recipe->before != NULL;
 	seen->has_recipe = true;
-	seen->reads_others = false;
 	seen->recipe_until = HR__PLAN_NEVER;
-	for (uint32_t i = 0; i < recipe->input_count && !seen->reads_others; i++)
+	for (uint32_t i = recipe->first_input; i < recipe->input_count && !seen->reads_others; i++)
 		seen->reads_others = !is_read_by(record, op, recipe->inputs[i].tensor, step);
 	hr__record_sign(record, slot);
 }
@@ -144,7 +146,8 @@ void hr__record_recipe(hr__record *record, const hr__recipe *recipe, uint32_t st
 {
 	HR_ASSERT(hr__lock_is_mine(&recipe->lms->lock));
 	if (record->broken || !record->ops.count) return;
-	for (uint32_t i = 0; i < recipe->output_count; i++) note_recipe(record, recipe, recipe->outputs[i], step);
+	for (uint32_t i = 0; i < recipe->output_count; i++)
+		if (recipe->outputs[i]) note_recipe(record, recipe, recipe->outputs[i], step);
 }
 
 void hr__record_recipe_end(hr__record *record, uint32_t slot, uint32_t until)

@@ -265,6 +265,7 @@ static void end_step(hr__lms *lms)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
+	hr__follow_evict_late(lms);
 	hr__lock_take(&lms->lock);
 	hr__record_close_intervals(&learned->now);
 	hr__record_time(lms->device, &learned->now, UINT32_MAX);

@@ -44,6 +44,7 @@ static enum hr__fate decide(hr__tensor *tensor, uint64_t word, enum hr__place fr
 		if (obstacle.running || obstacle.dropped) return HR__FATE_END;
 	}
 	if (!hr__state_begin_destruction(tensor, word, from)) return HR__FATE_WAIT;
+	hr__recipe_unhold(tensor, ended);
 	if (ghost) {
 		hr__drop_end(tensor); /* its bytes are no longer those of a dropped tensor */
 		tensor->dropped = true;

@@ -45,7 +45,7 @@ static void unlink_input(hr__recipe_input *input)
 static void end_recipe(hr__recipe *recipe, hr__recipe_ended *ended)
 {
 	HR_ASSERT(hr__lock_is_mine(&recipe->lms->lock));
-	HR_ASSERT(!recipe->running && !recipe->outputs_left);
+	HR_ASSERT(!recipe->running && !recipe->outputs_left && !recipe->holder);
 	for (uint32_t i = 0; i < recipe->source_count; i++) hr__recipe_source_unlink(recipe->lms, &recipe->inputs[recipe->input_count + i]);
 	for (uint32_t i = 0; i < recipe->input_count; i++) {
 		hr__tensor *input = recipe->inputs[i].tensor;
@@ -80,13 +80,26 @@ void hr__recipe_detach(hr__tensor *tensor, hr__recipe_ended *ended)
 void hr__recipe_end_unused(hr__recipe *recipe, hr__recipe_ended *ended)
 {
 	HR_ASSERT(hr__lock_is_mine(&recipe->lms->lock));
-	if (!recipe->outputs_left && !recipe->running) end_recipe(recipe, ended);
+	if (!recipe->outputs_left && !recipe->running && !recipe->holder) end_recipe(recipe, ended);
+}
+
+void hr__recipe_unhold(hr__tensor *tensor, hr__recipe_ended *ended)
+{
+	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
+	hr__recipe *recipe = tensor->held;
+	if (!recipe) return;
+	HR_ASSERT(recipe->holder == tensor);
+	tensor->held = NULL;
+	recipe->holder = NULL;
+	hr__recipe_end_unused(recipe, ended);
 }
 
 void hr__recipe_end_one(hr__recipe *recipe, hr__recipe_ended *ended)
 {
 	HR_ASSERT(hr__lock_is_mine(&recipe->lms->lock));
-	for (uint32_t i = 0, left = recipe->outputs_left; left; i++) {
+	uint32_t left = recipe->outputs_left;
+	if (recipe->holder) hr__recipe_unhold(recipe->holder, ended); /* without outputs, that ends it */
+	for (uint32_t i = 0; left; i++) {
 		hr__tensor *output = recipe->outputs[i];
 		if (!output) continue;
 		while (hr__load_relaxed(&output->ghost) && output->dependents) hr__recipe_end_one(output->dependents->recipe, ended);
@@ -105,8 +118,12 @@ void hr__recipe_end_all(hr__tensor *tensor, hr__recipe_ended *ended)
 static void release_recipe(hr__recipe *recipe)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
-	if (recipe->release) recipe->release(recipe->user);
-	hr__os()->free(recipe, recipe->bytes);
+	while (recipe && hr__fetch_sub_acq_rel(&recipe->refs, 1) == 1) {
+		hr__recipe *before = recipe->before;
+		if (recipe->release) recipe->release(recipe->user);
+		hr__os()->free(recipe, recipe->bytes);
+		recipe = before;
+	}
 }
 
 void hr__recipe_release(hr__recipe_ended *ended)
@@ -233,9 +250,11 @@ void hr__recipe_close(hr__lms *lms)
 		more = false;
 		for (uint32_t i = 0; i < lms->member_count && !more; i++) {
 			hr__tensor *tensor = lms->members[i];
-			hr__recipe *recipe = hr__load_relaxed(&tensor->recipe);
+			hr__recipe *recipe = hr__load_relaxed(&tensor->recipe) ? hr__load_relaxed(&tensor->recipe) : tensor->held;
 			more = recipe != NULL;
 			if (!more) continue;
+			if (recipe->holder) recipe->holder->held = NULL;
+			recipe->holder = NULL;
 			for (uint32_t k = 0; k < recipe->output_count; k++) {
 				if (!recipe->outputs[k]) continue;
 				hr__store_relaxed(&recipe->outputs[k]->recipe, NULL);
@@ -255,9 +274,10 @@ void hr__recipe_close(hr__lms *lms)
 /* ---- making ---- */
 
 /* One block: the recipe, its inputs with their pins and handles, its outputs with their handles. */
-static hr_status allocate(const hr_recipe *given, hr__recipe **out)
+hr_status hr__recipe_allocate(const hr_recipe *given, hr__recipe *before, hr__recipe **out)
 {
-	size_t inputs = given->input_count, sources = given->source_count, outputs = given->output_count;
+	size_t inputs = given->input_count + (before ? before->input_count : 0), sources = given->source_count + (before ? before->source_count : 0),
+		   outputs = before ? before->output_count : given->output_count;
 	size_t bytes = sizeof(hr__recipe) + (inputs + sources) * sizeof(hr__recipe_input) + inputs * (sizeof(hr_pin) + sizeof(hr_tensor)) +
 	               outputs * (sizeof(hr__tensor *) + sizeof(hr_tensor));
 	void *block;
@@ -265,6 +285,9 @@ static hr_status allocate(const hr_recipe *given, hr__recipe **out)
 	if (error) return hr__os_fail(error, "cannot get host memory for a recipe");
 	hr__recipe *recipe = block;
 	*recipe = (hr__recipe){ .bytes = bytes,
+		                    .before = before,
+		                    .ops = before ? before->ops + 1 : 1,
+		                    .first_input = before ? before->input_count : 0,
 		                    .recompute = given->recompute,
 		                    .release = given->release,
 		                    .user = given->user,
@@ -273,6 +296,7 @@ static hr_status allocate(const hr_recipe *given, hr__recipe **out)
 		                    .input_count = (uint32_t)inputs,
 		                    .source_count = (uint32_t)sources,
 		                    .output_count = (uint32_t)outputs };
+	hr__store_relaxed(&recipe->refs, 1);
 	recipe->inputs = (hr__recipe_input *)(recipe + 1);
 	recipe->pins = (hr_pin *)(recipe->inputs + inputs + sources);
 	recipe->input_handles = (hr_tensor *)(recipe->pins + inputs);
@@ -282,16 +306,15 @@ static hr_status allocate(const hr_recipe *given, hr__recipe **out)
 	return HR_OK;
 }
 
-static hr_status check_call(const hr_recipe *recipe)
+hr_status hr__recipe_check_call(const hr_recipe *recipe, const char *call)
 {
 	const char *name = hr_name_text(recipe->op);
 	if (hr__recompute_is_running())
 		return hr__fail(HR_INVALID_ARGUMENT, "op %s: a recompute function must not set recipes", hr__brief(name, 60).text);
-	if (!recipe->recompute) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_set_recipe: recompute is NULL");
-	if (!recipe->outputs || !recipe->output_count)
-		return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_set_recipe: the recipe names no outputs");
-	if (recipe->input_count && !recipe->inputs) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_set_recipe: inputs is NULL");
-	if (recipe->source_count && !recipe->sources) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_set_recipe: sources is NULL");
+	if (!recipe->recompute) return hr__fail(HR_INVALID_ARGUMENT, "%s: recompute is NULL", call);
+	if (!recipe->outputs || !recipe->output_count) return hr__fail(HR_INVALID_ARGUMENT, "%s: the recipe names no outputs", call);
+	if (recipe->input_count && !recipe->inputs) return hr__fail(HR_INVALID_ARGUMENT, "%s: inputs is NULL", call);
+	if (recipe->source_count && !recipe->sources) return hr__fail(HR_INVALID_ARGUMENT, "%s: sources is NULL", call);
 	if (recipe->input_count > HR__RECIPE_TENSORS_MAX || recipe->output_count > HR__RECIPE_TENSORS_MAX ||
 	    recipe->source_count > HR__RECIPE_TENSORS_MAX)
 		return hr__fail(HR_INVALID_ARGUMENT, "op %s: a recipe has at most %u inputs, sources and outputs each", hr__brief(name, 60).text,
@@ -299,19 +322,31 @@ static hr_status check_call(const hr_recipe *recipe)
 	return HR_OK;
 }
 
+static hr_status fail_in_op(hr_status status, const hr_recipe *given)
+{
+	return hr__fail_in(status, "op %s", hr__brief(hr_name_text(given->op), 60).text);
+}
+
+hr_status hr__recipe_find_inputs(const hr_recipe *given, hr__recipe *recipe)
+{
+	hr_status status = HR_OK;
+	hr__recipe_input *inputs = &recipe->inputs[recipe->first_input];
+	hr__recipe_input *sources = &recipe->inputs[recipe->input_count + recipe->source_count - given->source_count];
+	for (uint32_t i = 0; i < given->input_count && !status; i++)
+		inputs[i] = (hr__recipe_input){ .tensor = hr__tensor_of(given->inputs[i], &status), .recipe = recipe };
+	for (uint32_t i = 0; i < given->source_count; i++) sources[i] = (hr__recipe_input){ .source = given->sources[i], .recipe = recipe };
+	return status ? fail_in_op(status, given) : HR_OK;
+}
+
 /* Finds the records. check_tensors looks again, under the lock. */
 static hr_status find_tensors(const hr_recipe *given, hr__recipe *recipe)
 {
 	hr_status status = HR_OK;
 	for (uint32_t i = 0; i < recipe->output_count && !status; i++) recipe->outputs[i] = hr__tensor_of(given->outputs[i], &status);
-	for (uint32_t i = 0; i < recipe->input_count && !status; i++)
-		recipe->inputs[i] = (hr__recipe_input){ .tensor = hr__tensor_of(given->inputs[i], &status), .recipe = recipe };
-	for (uint32_t i = 0; i < recipe->source_count; i++)
-		recipe->inputs[recipe->input_count + i] = (hr__recipe_input){ .source = given->sources[i], .recipe = recipe };
-	if (status) return hr__fail_in(status, "op %s", hr__brief(hr_name_text(given->op), 60).text);
+	if (status) return fail_in_op(status, given);
 	recipe->lms = recipe->outputs[0]->lms;
 	if (!recipe->op) recipe->op = recipe->outputs[0]->op;
-	return HR_OK;
+	return hr__recipe_find_inputs(given, recipe);
 }
 
 static hr_status fail_tensor(hr_status status, const hr__recipe *recipe, const hr__tensor *tensor, const char *why)
@@ -320,7 +355,7 @@ static hr_status fail_tensor(hr_status status, const hr__recipe *recipe, const h
 	return hr__fail(status, "recipe of op %s: %s %s", hr__recipe_op(recipe).text, hr__tensor_name(tensor, name, sizeof name), why);
 }
 
-static hr_status check_off(const hr__recipe *recipe)
+hr_status hr__recipe_check_off(const hr__recipe *recipe)
 {
 	const hr__lms *lms = recipe->lms;
 	if (lms->enabled && hr__load_relaxed(&lms->recompute)) return HR_OK;
@@ -343,7 +378,7 @@ static hr_status check_contents(const hr__recipe *recipe, const hr__tensor *tens
 	return empty ? fail_tensor(HR_INVALID_ARGUMENT, recipe, tensor, "was never written") : HR_OK;
 }
 
-static hr_status check_output(hr__recipe *recipe, uint32_t at, hr_tensor handle, uint64_t walk)
+hr_status hr__recipe_check_output(hr__recipe *recipe, uint32_t at, hr_tensor handle, uint64_t walk)
 {
 	hr__tensor *tensor = recipe->outputs[at];
 	hr_status status = check_contents(recipe, tensor, handle);
@@ -367,27 +402,37 @@ static hr_status check_input(const hr__recipe *recipe, uint32_t at, hr_tensor ha
 	return status;
 }
 
+hr_status hr__recipe_check_inputs(const hr__recipe *recipe, const hr_tensor *handles, uint64_t walk)
+{
+	hr_status status = HR_OK;
+	for (uint32_t i = recipe->first_input; i < recipe->input_count && !status; i++)
+		status = check_input(recipe, i, handles[i - recipe->first_input], walk);
+	return status;
+}
+
 /* All checks that need the lock; nothing has changed if one fails. */
 static hr_status check_tensors(hr__recipe *recipe, const hr_recipe *given)
 {
 	hr_status status = HR_OK;
 	uint64_t walk = hr__recipe_begin_walk(recipe->lms);
-	for (uint32_t i = 0; i < recipe->output_count && !status; i++) status = check_output(recipe, i, given->outputs[i], walk);
-	for (uint32_t i = 0; i < recipe->input_count && !status; i++) status = check_input(recipe, i, given->inputs[i], walk);
-	return status;
+	for (uint32_t i = 0; i < recipe->output_count && !status; i++) status = hr__recipe_check_output(recipe, i, given->outputs[i], walk);
+	return status ? status : hr__recipe_check_inputs(recipe, given->inputs, walk);
 }
 
-static void link_all(hr__recipe *recipe, hr__recipe_ended *ended)
+/* First the inputs: ghosts that only the earlier recipes of the outputs need must not end with those. */
+void hr__recipe_link(hr__recipe *recipe, hr__recipe_ended *ended)
 {
+	HR_ASSERT(hr__lock_is_mine(&recipe->lms->lock));
+	for (uint32_t i = 0; i < recipe->input_count; i++) link_input(&recipe->inputs[i]);
+	for (uint32_t i = 0; i < recipe->source_count; i++) hr__recipe_source_link(recipe->lms, &recipe->inputs[recipe->input_count + i]);
 	for (uint32_t i = 0; i < recipe->output_count; i++) {
 		hr__tensor *output = recipe->outputs[i];
+		if (!output) continue;
 		hr__recipe_detach(output, ended);
 		hr__store_relaxed(&output->recipe, recipe);
 		hr__recipe_note_use(output);
+		recipe->outputs_left++;
 	}
-	recipe->outputs_left = recipe->output_count;
-	for (uint32_t i = 0; i < recipe->input_count; i++) link_input(&recipe->inputs[i]);
-	for (uint32_t i = 0; i < recipe->source_count; i++) hr__recipe_source_link(recipe->lms, &recipe->inputs[recipe->input_count + i]);
 	hr__lms_count(&recipe->lms->stats.num_recipes, 1);
 }
 
@@ -398,17 +443,17 @@ hr_status hr_tensor_set_recipe(const hr_recipe *given)
 	hr__recipe_ended ended = { 0 };
 	hr_recipe_init(&whole);
 	hr_status status = hr__struct_in(&hr__struct_recipe, "hr_tensor_set_recipe", &whole, given);
-	if (!status) status = check_call(&whole);
-	if (!status) status = allocate(&whole, &recipe);
+	if (!status) status = hr__recipe_check_call(&whole, "hr_tensor_set_recipe");
+	if (!status) status = hr__recipe_allocate(&whole, NULL, &recipe);
 	if (status) return status;
 	status = find_tensors(&whole, recipe);
-	if (!status) status = check_off(recipe);
+	if (!status) status = hr__recipe_check_off(recipe);
 	if (!status) {
 		hr__lock_take(&recipe->lms->lock);
 		status = check_tensors(recipe, &whole);
 		if (!status && !hr__recipe_source_reserve(recipe->lms, recipe->source_count))
 			status = hr__fail(HR_NO_HOST_MEMORY, "cannot get host memory for the sources of a recipe");
-		if (!status) link_all(recipe, &ended);
+		if (!status) hr__recipe_link(recipe, &ended);
 		if (!status) hr__learned_recipe_set(recipe->lms, recipe);
 		hr__lock_release(&recipe->lms->lock);
 	}
@@ -435,9 +480,18 @@ static bool dependents_are_sound(const hr__tensor *tensor)
 	for (const hr__recipe_input *each = tensor->dependents; each; link = &each->next, each = each->next)
 		if (each->tensor != tensor || each->link != link || each < each->recipe->inputs ||
 		    each >= each->recipe->inputs + each->recipe->input_count ||
-		    (!each->recipe->outputs_left && !each->recipe->running))
+		    (!each->recipe->outputs_left && !each->recipe->running && !each->recipe->holder))
 			return false;
 	return true;
+}
+
+static bool held_is_sound(const hr__tensor *tensor)
+{
+	const hr__recipe *held = tensor->held;
+	if (!held) return true;
+	bool was_output = false;
+	for (uint32_t i = 0; i < held->output_count; i++) was_output |= held->outputs[i] == tensor;
+	return held->holder == tensor && was_output == (hr__load_relaxed(&tensor->recipe) == held);
 }
 
 int hr__recipe_check(const hr__tensor *tensor)
@@ -450,6 +504,6 @@ int hr__recipe_check(const hr__tensor *tensor)
 	if (ghost && !tensor->dependents) return 0; /* another thread is about to destroy it */
 	bool sound = use == (hr__load_relaxed(&tensor->recipe_use) & (HR__RECIPE_HAS | HR__RECIPE_FEEDS)) && tensor->dropped == (place == HR__PLACE_DROPPED) &&
 	             (recipe ? is_output(recipe, tensor) : !tensor->dropped && !ghost) && dependents_are_sound(tensor) &&
-	             (!tensor->dependents || place != HR__PLACE_NEW);
+	             (!tensor->dependents || place != HR__PLACE_NEW) && held_is_sound(tensor);
 	return sound ? 0 : 10;
 }

@@ -1,6 +1,7 @@
 /* recipe.h - recipes: what a dropped tensor is computed from, and by what.
  *
  *     recipe.c      makes and ends recipes; follows them from input to output and back
+ *     extend.c      extends a recipe by an op that ran in place
  *     drop.c        drops tensors: which may be dropped, and which are cheaper to drop than to copy
  *     recompute.c   runs recipes; memory.c: the memory of what they compute
  *     source.c      inputs of recipes that are not tensors
@@ -25,14 +26,20 @@
  *   a  a dropped tensor has a recipe, and so has a ghost
  *   b  a tensor is among the outputs of its recipe, and in no other; an input's list of dependents has exactly the recipes that
  *      name it
- *   c  a recipe has at least one output, unless it is running
+ *   c  a recipe has at least one output, unless it is running or held
  *   d  an input of a recipe is not NEW: it is resident, evicted, dropped or a ghost
  *   e  a ghost has at least one dependent; a thread that takes the last one destroys it at once
  *   f  recipe_use agrees with [recipe] and [dependents]
+ *   g  a tensor that holds a recipe is its holder, and is or was one of its outputs
  *
  * VALID. An input's contents cannot change while a recipe depends on it: a write pin first ends those recipes
  * (hr__recipe_end_dependents). So a recipe that exists is valid. A dropped tensor among its outputs, or among those of a recipe that
  * depends on it through ghosts, is recomputed before the recipe is ended. A write pin of an output takes the output from its recipe.
+ *
+ * IN PLACE. An op in place changes what its recipe computes, so the write takes the tensor from its recipe. If the program has the tensor
+ * HOLD the recipe before, the recipe and its inputs stay, ghosts included, until the op is queued. Then an EXTENDED recipe takes their
+ * place: it has the inputs of the old recipe and those of the op, and runs the ops of the old one first, in the memory of the tensor. The
+ * old recipe has ended, but is kept for its function (recipe->before). A held recipe ends as any other if one of its inputs is written.
  *
  * ACYCLIC. A recipe may be set only for tensors that no recipe depends on yet. So its inputs' recipes are all older than it, and
  * following recipes from outputs to inputs always leads to older ones.
@@ -84,9 +91,15 @@ typedef struct hr__recipe_input {
 	struct hr__recipe_input *next, **link; /* *link points here */
 } hr__recipe_input;
 
-/* Immutable except where it says otherwise; the rest under the context's lock. */
+/* Immutable except where it says otherwise; the rest under the context's lock. The input, source and output counts of an extended recipe are
+ * those of all its ops; the inputs of the earlier ops come first. */
 typedef struct hr__recipe {
 	hr__lms *lms;
+	struct hr__recipe *before; /* extended: the recipe whose ops run first; it has ended. NULL = not extended */
+	hr__atomic_u32 refs;       /* 1 until it has ended, and 1 from each recipe that has it as [before] */
+	uint32_t ops;              /* that a run calls: this one and those before */
+	uint32_t first_input;      /* of this op */
+	uint32_t target;           /* extended: the output that the ops change, of those of the first op */
 	size_t bytes; /* of this allocation */
 	hr_status (*recompute)(void *user, const hr_recompute *call);
 	void (*release)(void *user);
@@ -96,6 +109,7 @@ typedef struct hr__recipe {
 	uint32_t input_count, source_count, output_count;
 	uint32_t outputs_left;           /* that are not NULL */
 	bool running;
+	hr__tensor *holder;              /* NULL = it is not held */
 	uint64_t visit;                  /* number of the last walk that came here */
 	uint32_t depth;                  /* found by that walk, like need */
 	uint64_t need;
@@ -118,7 +132,7 @@ typedef struct hr__recipe_ended {
 /* Takes a tensor from its recipe; without outputs, that ends, at once or when it stops running. Does nothing if the tensor has none.
  * With the lock. */
 void hr__recipe_detach(hr__tensor *tensor, hr__recipe_ended *ended);
-/* Ends a recipe that stopped running if it has no outputs any more. With the lock. */
+/* Ends a recipe that has no outputs any more, unless it is running or held. With the lock. */
 void hr__recipe_end_unused(hr__recipe *recipe, hr__recipe_ended *ended);
 /* Releases what has ended, and what ends with it. Without locks. */
 void hr__recipe_release(hr__recipe_ended *ended);
@@ -142,8 +156,25 @@ hr_status hr__recipe_end_dependents(hr__tensor *tensor, hr_tensor handle, hr_str
 /* A tensor was pinned for writing on [stream]: takes it from its recipe, and makes the stream wait for recipes that read it. Without
  * locks. */
 hr_status hr__recipe_written(hr__tensor *tensor, hr_stream stream);
+/* A tensor does not hold its recipe any more; nothing if it does not hold one. With the lock. */
+void hr__recipe_unhold(hr__tensor *tensor, hr__recipe_ended *ended);
 /* Ends all recipes of a context that is closing. */
 void hr__recipe_close(hr__lms *lms);
+
+/* ---- making (recipe.c) ---- */
+
+/* A recipe with room for what [given] names, behind [before]'s; NULL = none. Not linked. */
+hr_status hr__recipe_allocate(const hr_recipe *given, hr__recipe *before, hr__recipe **out);
+/* Checks the arguments that no lock is needed for. [call] is the function's name. */
+hr_status hr__recipe_check_call(const hr_recipe *given, const char *call);
+/* Finds the records of the inputs, and lists the sources. */
+hr_status hr__recipe_find_inputs(const hr_recipe *given, hr__recipe *recipe);
+hr_status hr__recipe_check_off(const hr__recipe *recipe);
+/* The checks that need the lock: of output [at], whose mark becomes [walk], and of the inputs of the recipe's own op. */
+hr_status hr__recipe_check_output(hr__recipe *recipe, uint32_t at, hr_tensor handle, uint64_t walk);
+hr_status hr__recipe_check_inputs(const hr__recipe *recipe, const hr_tensor *handles, uint64_t walk);
+/* Makes the recipe that of its outputs. With the lock. */
+void hr__recipe_link(hr__recipe *recipe, hr__recipe_ended *ended);
 
 /* ---- sources (source.c); with the lock ---- */
 

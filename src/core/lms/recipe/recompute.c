@@ -141,27 +141,6 @@ static hr_status wait_for_inputs(const hr__recipe *recipe, hr_stream stream)
 	return status;
 }
 
-/* Calls the program's function. */
-static hr_status call_program(const recipe_run *run)
-{
-	const hr__recipe *recipe = run->recipe;
-	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
-	hr_recompute call = { .struct_size = sizeof call,
-		                  .inputs = recipe->input_handles,
-		                  .input_count = recipe->input_count,
-		                  .outputs = recipe->output_handles,
-		                  .output_count = recipe->output_count,
-		                  .stream = run->stream };
-	hr__last before = hr__last_get();
-	hr__last_clear(); /* so that a function without a message of its own does not get an old one */
-	hr_name op = hr_op_set(recipe->op);
-	hr_status status = recipe->recompute(recipe->user, &call);
-	hr_op_set(op);
-	if (!status) hr__last_set(&before);
-	else if (!hr_last_message()[0]) return hr__fail(status, "its function returned %s", hr_status_name(status));
-	return status;
-}
-
 static hr__tensor *claimed_output(const hr__recipe *recipe, uint32_t at)
 {
 	hr_status ignored;
@@ -169,19 +148,52 @@ static hr__tensor *claimed_output(const hr__recipe *recipe, uint32_t at)
 	return handle.id ? hr__tensor_of(handle, &ignored) : NULL;
 }
 
-/* Whether the function has computed everything, as far as that can be known. */
-static hr_status check_results(const recipe_run *run)
+/* Whether the functions so far have computed everything, as far as that can be known. */
+static hr_status check_addresses(const hr__recipe *recipe)
+{
+	char name[HR__TENSOR_NAME];
+	for (uint32_t i = 0; i < recipe->output_count; i++) {
+		const hr__tensor *output = claimed_output(recipe, i);
+		if (output && !output->address)
+			return hr__fail(HR_INVALID_ARGUMENT, "its function returned HR_OK without computing %s", hr__tensor_name(output, name, sizeof name));
+	}
+	return HR_OK;
+}
+
+/* Calls the program's function of one op: of the recipe that runs, or of one before it. */
+static hr_status call_op(const recipe_run *run, const hr__recipe *op)
 {
 	const hr__recipe *recipe = run->recipe;
-	char name[HR__TENSOR_NAME];
+	hr_recompute call = { .struct_size = sizeof call,
+		                  .inputs = recipe->input_handles + op->first_input,
+		                  .input_count = op->input_count - op->first_input,
+		                  .outputs = recipe->output_handles + (op->before ? recipe->target : 0),
+		                  .output_count = op->before ? 1 : recipe->output_count,
+		                  .stream = run->stream };
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
+	hr__last before = hr__last_get();
+	hr__last_clear(); /* so that a function without a message of its own does not get an old one */
+	hr_name name = hr_op_set(op->op);
+	hr_status status = op->recompute(op->user, &call);
+	hr_op_set(name);
+	if (!status) hr__last_set(&before);
+	else if (!hr_last_message()[0]) return hr__fail(status, "its function returned %s", hr_status_name(status));
+	return status ? status : check_addresses(recipe);
+}
+
+/* Calls the functions of all ops of the recipe, the oldest first. */
+static hr_status call_program(const recipe_run *run, const hr__recipe *op)
+{
+	hr_status status = op->before ? call_program(run, op->before) : HR_OK;
+	return status ? status : call_op(run, op);
+}
+
+static hr_status verify_results(const recipe_run *run)
+{
 	hr_status status = HR_OK;
-	for (uint32_t i = 0; i < recipe->output_count && !status; i++) {
-		hr__tensor *output = claimed_output(recipe, i);
-		if (!output) continue;
-		if (!output->address)
-			status = hr__fail(HR_INVALID_ARGUMENT, "its function returned HR_OK without computing %s",
-			                  hr__tensor_name(output, name, sizeof name));
-		else if (recipe->lms->verify) status = hr__move_compare_recomputed(output, run->stream);
+	for (uint32_t i = 0; i < run->recipe->output_count && !status; i++) {
+		hr__tensor *output = claimed_output(run->recipe, i);
+		if (output) status = hr__move_compare_recomputed(output, run->stream);
 	}
 	return status;
 }
@@ -193,8 +205,8 @@ static hr_status execute(const recipe_run *run)
 	hr_status status = recipe->input_count ? hr__pin_all_for_recipe(lms, recipe->pins, recipe->input_count, run->stream) : HR_OK;
 	if (status) return status;
 	status = wait_for_inputs(recipe, run->stream);
-	if (!status) status = call_program(run);
-	if (!status) status = check_results(run);
+	if (!status) status = call_program(run, recipe);
+	if (!status && lms->verify) status = verify_results(run);
 	if (!recipe->input_count) return status;
 	hr__last before = hr__last_get();
 	hr_status unpinned = hr__pin_release_all(recipe->pins, recipe->input_count, run->stream);

@@ -67,12 +67,12 @@ hr__pin_group *hr__pin_group_of_thread(void)
 
 void hr_pin_group_begin(void)
 {
-	if (group.depth++ == 0) group.context = 0;
+	if (group.depth++ == 0 && !group.continued) group.context = 0;
 }
 
 void hr_pin_group_end(void)
 {
-	if (group.depth) group.depth--;
+	if (group.depth && --group.depth == 0) group.continued = false;
 }
 
 /* Encloses code that counts pins, so that a check of the counters knows whether a thread is inside. It uses a flag of the thread's

@@ -154,6 +154,7 @@ typedef struct hr__tensor {
 	/* RECIPES (recipe.h). Under the context's lock. [recipe] is atomic for a thread that compares it with those that it runs. */
 	_Atomic(struct hr__recipe *) recipe;  /* that computes it; NULL = none */
 	struct hr__recipe_input *dependents;  /* the recipes that it is an input of */
+	struct hr__recipe *held;              /* the recipe that hr_tensor_hold_recipe keeps while the tensor is written; NULL = none */
 	struct hr__tensor *next_ghost;        /* in lms->ghosts, or in a list of ghosts to destroy */
 	bool dropped;                         /* only its recipe has its contents: EVICTING and about to be DROPPED, DROPPED, RECOMPUTING */
 	hr__atomic_u8 ghost;                  /* HR__GHOST_*; 0 = the program has not destroyed it */
