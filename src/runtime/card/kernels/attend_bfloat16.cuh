@@ -376,7 +376,8 @@ BOTH float number_of(const hr__k_attend &arg, const void *of, int64_t number, in
 	return row < arg.rows ? ((const float *)of)[number * arg.rows + row] : 0;
 }
 
-#define AT_ONCE 32 // keys
+#define KEYS_AT_ONCE 32 // in query_gradients
+#define ROWS_AT_ONCE 16 // in key_gradients
 
 template <int D> BOTH void query_gradients(const hr__k_attend &arg, unsigned char *memory)
 {
@@ -410,26 +411,26 @@ template <int D> BOTH void query_gradients(const hr__k_attend &arg, unsigned cha
 			copy_rows<D, sizes<D>::OTHERS>(matrix_v, column + sizes<D>::OTHERS, next + TILE_BYTES);
 		}
 #pragma unroll 1
-		for (int some = 0; some < sizes<D>::OTHERS; some += AT_ONCE) {
+		for (int some = 0; some < sizes<D>::OTHERS; some += KEYS_AT_ONCE) {
 			if (column + some >= warp_end) break;
-			float scores[sizes<D>::PARTS][AT_ONCE / 8][4], slopes[sizes<D>::PARTS][AT_ONCE / 8][4];
-			products<D, AT_ONCE / 8>(q, now, some / 16, scores);
-			products<D, AT_ONCE / 8>(dy, now + TILE_BYTES, some / 16, slopes);
-			bool hides = column + some + AT_ONCE > keys_of(arg, row);
+			float scores[sizes<D>::PARTS][KEYS_AT_ONCE / 8][4], slopes[sizes<D>::PARTS][KEYS_AT_ONCE / 8][4];
+			products<D, KEYS_AT_ONCE / 8>(q, now, some / 16, scores);
+			products<D, KEYS_AT_ONCE / 8>(dy, now + TILE_BYTES, some / 16, slopes);
+			bool hides = column + some + KEYS_AT_ONCE > keys_of(arg, row);
 #pragma unroll
 			for (int m = 0; m < sizes<D>::PARTS; m++)
 #pragma unroll
 				for (int half = 0; half < 2; half++) {
 					int uses = keys_of(arg, row + m * 16 + half * 8 + G) - column - some - 2 * Q;
 #pragma unroll
-					for (int n = 0; n < AT_ONCE / 8; n++)
+					for (int n = 0; n < KEYS_AT_ONCE / 8; n++)
 						for (int i = 0; i < 2; i++) {
 							float &score = scores[m][n][2 * half + i], &slope = slopes[m][n][2 * half + i];
 							weigh_again(factor, logs[m][half], sums[m][half], score, slope);
 							if (hides && n * 8 + i >= uses) slope = 0;
 						}
 				}
-			add_product<D, AT_ONCE / 8>(slopes, now, some / 16, sum);
+			add_product<D, KEYS_AT_ONCE / 8>(slopes, now, some / 16, sum);
 		}
 		unsigned char *other = now;
 		now = next;
@@ -438,7 +439,7 @@ template <int D> BOTH void query_gradients(const hr__k_attend &arg, unsigned cha
 	write_rows<D>((float *)arg.dq + at.q, matrix_q, place.first, sum, (float)arg.scale);
 }
 
-#define NUMBERS_BYTES 512 // logs and sums of a tile of rows
+#define NUMBERS_BYTES (4 * THREADS) // logs and sums of a tile of rows
 
 template <int D> BOTH void copy_row_tile(const hr__k_attend &arg, const narrow_matrix &q, const narrow_matrix &dy, int64_t number, int row, unsigned char *to,
                                          unsigned char *numbers)
@@ -476,16 +477,16 @@ template <int D> BOTH void key_gradients(const hr__k_attend &arg, unsigned char 
 		__syncthreads();
 		if (row + sizes<D>::OTHERS < rows) copy_row_tile<D>(arg, matrix_q, matrix_dy, place.number, row + sizes<D>::OTHERS, next, numbers_next);
 #pragma unroll 1
-		for (int some = 0; some < sizes<D>::OTHERS; some += 16) {
-			int last = row + some + 15 + more; // key that is used
+		for (int some = 0; some < sizes<D>::OTHERS; some += ROWS_AT_ONCE) {
+			int last = row + some + ROWS_AT_ONCE - 1 + more; // key that is used
 			if (arg.causal && last < key) continue;
-			bool hides = arg.causal && last - 15 < key + sizes<D>::PARTS * 16 - 1;
-			float scores[sizes<D>::PARTS][2][4], slopes[sizes<D>::PARTS][2][4];
-			products<D, 2>(k, now, some / 16, scores);
-			products<D, 2>(v, now + TILE_BYTES, some / 16, slopes);
+			bool hides = arg.causal && last - (ROWS_AT_ONCE - 1) < key + sizes<D>::PARTS * 16 - 1;
+			float scores[sizes<D>::PARTS][ROWS_AT_ONCE / 8][4], slopes[sizes<D>::PARTS][ROWS_AT_ONCE / 8][4];
+			products<D, ROWS_AT_ONCE / 8>(k, now, some / 16, scores);
+			products<D, ROWS_AT_ONCE / 8>(v, now + TILE_BYTES, some / 16, slopes);
 			const float *logs = (const float *)numbers_now + some + 2 * Q, *sums = logs + THREADS / 2;
 #pragma unroll
-			for (int n = 0; n < 2; n++) {
+			for (int n = 0; n < ROWS_AT_ONCE / 8; n++) {
 				float log[2] = { logs[n * 8] * LOG2_E, logs[n * 8 + 1] * LOG2_E }, less[2] = { sums[n * 8], sums[n * 8 + 1] };
 #pragma unroll
 				for (int m = 0; m < sizes<D>::PARTS; m++)
@@ -495,12 +496,12 @@ template <int D> BOTH void key_gradients(const hr__k_attend &arg, unsigned char 
 				int first = key - row - some - more + G - 2 * Q;
 #pragma unroll
 				for (int m = 0; m < sizes<D>::PARTS; m++)
-					for (int n = 0; n < 2; n++)
+					for (int n = 0; n < ROWS_AT_ONCE / 8; n++)
 						for (int i = 0; i < 4; i++)
 							if (first + m * 16 + i / 2 * 8 > n * 8 + i % 2) scores[m][n][i] = slopes[m][n][i] = 0;
 			}
-			add_product<D, 2>(scores, now + TILE_BYTES, some / 16, of_v);
-			add_product<D, 2>(slopes, now, some / 16, of_k);
+			add_product<D, ROWS_AT_ONCE / 8>(scores, now + TILE_BYTES, some / 16, of_v);
+			add_product<D, ROWS_AT_ONCE / 8>(slopes, now, some / 16, of_k);
 		}
 		unsigned char *other = now, *numbers_other = numbers_now;
 		now = next;
