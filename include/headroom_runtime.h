@@ -25,7 +25,8 @@
  * DTYPES. Ops compute in float32 and float64, some also in int32, int64 and uint8. bool and bfloat16 are for storing values.
  * bfloat16 takes half the bytes of float32, has the same range, and 8 bits of precision. It can be cast from and to every dtype,
  * created by hr_constant, hr_full and hr_one_hot, fed, fetched, assigned to variables, copied, and used by the ops on shapes. The
- * products of two bfloat16 matrices are added in float32, and the result is float32. All other ops require a cast to float32.
+ * products of two bfloat16 matrices are added in float32, and the result is float32. hr_attend takes bfloat16 and returns it. All
+ * other ops require a cast to float32.
  *
  * ERRORS. An op that fails returns HR_NO_VALUE; hr_last_status and hr_last_message give the reason: the op, its scope, its
  * variable, both shapes. An op that is given HR_NO_VALUE returns HR_NO_VALUE and leaves the message unchanged, so it is enough to
@@ -242,7 +243,8 @@ HR_API hr_value hr_dropout(hr_value x, double rate, uint64_t seed, hr_value offs
  * v [..., keys, value width], with the same dimensions before; the result is [..., rows, value width]. The last dimension is divided
  * into [heads] equal parts, one for each head, as hr_dense returns them; with one head, a head is a matrix. [scale] is usually
  * 1 / sqrt(width / heads). causal: as in hr_causal_softmax, with keys as columns. For gradients q, k, v, the result and one number for
- * each row and head are kept. */
+ * each row and head are kept. Of bfloat16 q, k and v the result is bfloat16; products are added in float32. A card with tensor cores
+ * rounds weights, gradients of scores and the result's gradient to bfloat16 before it multiplies them; the host does not. */
 HR_API hr_value hr_attend(hr_value q, hr_value k, hr_value v, int64_t heads, double scale, bool causal);
 /* (x - mean) / sqrt(variance + epsilon) * gain + bias, along the last dimension, which is the only one of gain and bias. */
 HR_API hr_value hr_layer_norm(hr_value x, hr_value gain, hr_value bias, double epsilon);
@@ -541,7 +543,8 @@ HR_API hr_value hr_batch_norm_layer(const char *name, hr_value x, double momentu
 /* hr_dropout with other numbers in each call: the offset is the number of the call, which the variable "<name>/calls" counts. It
  * is not trainable. In a graph, each run that needs the result counts. */
 HR_API hr_value hr_dropout_layer(const char *name, hr_value x, double rate, uint64_t seed, bool training);
-/* Self-attention (hr_attend) over [n, time, width] with [heads] heads. causal: a position does not attend to later ones. */
+/* Self-attention (hr_attend) over [n, time, width] with [heads] heads. causal: a position does not attend to later ones. With a bfloat16
+ * input, q, k and v are rounded to bfloat16; variables and result are float32. */
 HR_API hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, uint64_t seed);
 
 /* ------------------------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ struct card_case {
 	const char *name;
 	hr_value (*body)(const hr_value *in);
 	bool no_gradient;
+	double limit;  /* of the error, where that is larger than the dtype's because bfloat16 is computed in; else 0 */
 	bool in_dtype; /* the reference is computed in the dtype of the card's, because other dtypes draw other numbers */
 	struct input in[INPUTS];
 };
@@ -120,10 +121,17 @@ BODY(conv_3, hr_conv2d(in[0], in[1], 3, 0))
 BODY(attend, hr_attend(in[0], in[1], in[2], 1, 0.25, false))
 BODY(attend_causal, hr_attend(in[0], in[1], in[2], 2, 0.125, true))
 BODY(attend_wide, hr_attend(in[0], in[1], in[2], 1, 0.1, true))
+#define NARROW(x) hr_cast(x, HR_DTYPE_BFLOAT16)
+#define ATTEND_NARROW(heads, scale, causal) hr_cast(hr_attend(NARROW(in[0]), NARROW(in[1]), NARROW(in[2]), heads, scale, causal), case_dtype)
+BODY(attend_narrow, ATTEND_NARROW(1, 0.25, false))
+BODY(attend_narrow_causal, ATTEND_NARROW(2, 0.125, true))
+BODY(attend_narrow_negative, ATTEND_NARROW(1, -2, false))
+BODY(attend_narrow_zero, ATTEND_NARROW(1, 0, true))
 
-#define CASE(name, body, ...) { name, body_##body, false, false, { __VA_ARGS__ } }
-#define PLAIN(name, body, ...) { name, body_##body, true, false, { __VA_ARGS__ } }  /* without a gradient */
-#define SOURCE(name, body) { name, body_##body, true, true, { { 0 } } }
+#define CASE(name, body, ...) { name, body_##body, false, 0, false, { __VA_ARGS__ } }
+#define COARSE(name, body, ...) { name, body_##body, false, 1e-2, false, { __VA_ARGS__ } }
+#define PLAIN(name, body, ...) { name, body_##body, true, 0, false, { __VA_ARGS__ } }  /* without a gradient */
+#define SOURCE(name, body) { name, body_##body, true, 0, true, { { 0 } } }
 static const struct card_case cases[] = {
 	CASE("add", add, FLOATS(-2, 2, 3, 41), FLOATS(-2, 2, 3, 41)),
 	CASE("add, packs", add, FLOATS(-2, 2, 8, 64), FLOATS(-2, 2, 8, 64)),
@@ -252,6 +260,18 @@ static const struct card_case cases[] = {
 	CASE("attention, causal", attend_causal, FLOATS(-1, 1, 2, 75, 32), FLOATS(-1, 1, 2, 75, 32), FLOATS(-1, 1, 2, 75, 24)),
 	CASE("attention, causal, more keys", attend_causal, FLOATS(-1, 1, 20, 8), FLOATS(-1, 1, 90, 8), FLOATS(-1, 1, 90, 8)),
 	CASE("attention, wide heads", attend_wide, FLOATS(-1, 1, 9, 100), FLOATS(-1, 1, 9, 100), FLOATS(-1, 1, 9, 70)),
+	COARSE("attention of bfloat16", attend_narrow, FLOATS(-1, 1, 2, 5, 8), FLOATS(-1, 1, 2, 7, 8), FLOATS(-1, 1, 2, 7, 16)),
+	COARSE("attention of bfloat16, several blocks", attend_narrow, FLOATS(-1, 1, 150, 64), FLOATS(-1, 1, 201, 64), FLOATS(-1, 1, 201, 56)),
+	COARSE("attention of bfloat16, causal", attend_narrow_causal, FLOATS(-1, 1, 2, 300, 128), FLOATS(-1, 1, 2, 300, 128), FLOATS(-1, 1, 2, 300, 128)),
+	COARSE("attention of bfloat16, causal, more keys", attend_narrow_causal, FLOATS(-1, 1, 20, 64), FLOATS(-1, 1, 190, 64), FLOATS(-1, 1, 190, 16)),
+	COARSE("attention of bfloat16, wide heads", attend_narrow, FLOATS(-1, 1, 70, 72), FLOATS(-1, 1, 133, 72), FLOATS(-1, 1, 133, 128)),
+	COARSE("attention of bfloat16, wide heads, causal", attend_narrow_causal, FLOATS(-1, 1, 131, 256), FLOATS(-1, 1, 140, 256), FLOATS(-1, 1, 140, 160)),
+	COARSE("attention of bfloat16, heads of 129", attend_narrow_causal, FLOATS(-1, 1, 9, 258), FLOATS(-1, 1, 70, 258), FLOATS(-1, 1, 70, 8)),
+	COARSE("attention of bfloat16, uneven heads", attend_narrow_causal, FLOATS(-1, 1, 70, 14), FLOATS(-1, 1, 70, 14), FLOATS(-1, 1, 70, 10)),
+	COARSE("attention of bfloat16, negative scale", attend_narrow_negative, FLOATS(-1, 1, 33, 16), FLOATS(-1, 1, 33, 16), FLOATS(-1, 1, 33, 16)),
+	COARSE("attention of bfloat16, scale 0", attend_narrow_zero, FLOATS(-1, 1, 70, 16), FLOATS(-1, 1, 70, 16), FLOATS(-1, 1, 70, 16)),
+	COARSE("attention of bfloat16, large scores", attend_narrow, FLOATS(-9, 9, 40, 16), FLOATS(-9, 9, 200, 16), FLOATS(-1, 1, 200, 16)),
+	COARSE("attention of bfloat16, nothing", attend_narrow, FLOATS(-1, 1, 3, 8), FLOATS(-1, 1, 0, 8), FLOATS(-1, 1, 0, 8)),
 	CASE("matmul, no depth", matmul, FLOATS(-1, 1, 4, 0), FLOATS(-1, 1, 0, 3)),
 };
 

@@ -31,8 +31,9 @@ static const unsigned dtypes[] = {
 	[HR__PROGRAM_RANDOM] = NUMBERS,
 	[HR__PROGRAM_POOL] = FLOATS,
 	[HR__PROGRAM_CONV] = FLOATS,
-	[HR__PROGRAM_ATTEND] = FLOATS,
+	[HR__PROGRAM_ATTEND] = FLOATS | 1u << HR_DTYPE_BFLOAT16,
 	[HR__PROGRAM_ATTEND_TENSOR] = 1u << HR_DTYPE_FLOAT32,
+	[HR__PROGRAM_ATTEND_BFLOAT16] = 1u << HR_DTYPE_BFLOAT16,
 };
 _Static_assert(sizeof dtypes / sizeof *dtypes == HR__PROGRAM_COUNT, "a program without dtypes");
 

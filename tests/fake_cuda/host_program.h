@@ -248,6 +248,12 @@ static inline float hr_float_of(uint32_t bits)
 	return x;
 }
 
+static inline float hr_towards_zero(double exact)
+{
+	float sum = (float)exact;
+	return fabs((double)sum) > fabs(exact) ? nextafterf(sum, 0) : sum;
+}
+
 static thread_local uint32_t hr_operands[THREADS_MAX][6];
 
 /* mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32. Sums are rounded towards zero, as on a card: many of them in one sum lose precision. */
@@ -265,10 +271,118 @@ static inline void multiply_add(float *sum, const uint32_t *a, const uint32_t *b
 			float left = hr_float_of(of[row % 8 * 4 + k % 4][(row >= 8) + 2 * (k >= 4)]), right = hr_float_of(of[column * 4 + k % 4][4 + (k >= 4)]);
 			exact += (double)left * (double)right;
 		}
-		sum[i] = (float)exact;
-		if (fabs((double)sum[i]) > fabs(exact)) sum[i] = nextafterf(sum[i], 0);
+		sum[i] = hr_towards_zero(exact);
 	}
 	__syncwarp();
+}
+
+/* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32. */
+static inline void multiply_add_bfloat16(float *sum, const uint32_t *a, const uint32_t *b)
+{
+	unsigned me = hr_block.current, lane = me % WARP_THREADS;
+	const uint32_t(*of)[6] = &hr_operands[me - lane];
+	memcpy(hr_operands[me], a, 4 * sizeof *a);
+	memcpy(hr_operands[me] + 4, b, 2 * sizeof *b);
+	__syncwarp();
+	for (unsigned i = 0; i < 4; i++) {
+		unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+		double exact = (double)sum[i];
+		for (unsigned k = 0; k < 16; k++) {
+			uint32_t left = of[row % 8 * 4 + k % 8 / 2][(row >= 8) + 2 * (k >= 8)],
+					 right = of[column * 4 + k % 8 / 2][4 + (k >= 8)];
+			exact += (double)hr_float_of(left >> k % 2 * 16 << 16) * (double)hr_float_of(right >> k % 2 * 16 << 16);
+		}
+		sum[i] = hr_towards_zero(exact);
+	}
+	__syncwarp();
+}
+
+/* ldmatrix.sync.aligned.m8n8.x4. Addresses that are not aligned to 16 bytes end the program. */
+static inline void hr_read_matrices(uint32_t *to, const unsigned char *from, bool transposed)
+{
+	unsigned lane = hr_block.current % WARP_THREADS, first = hr_block.current - lane;
+	if ((uintptr_t)from % 16 != 0) abort();
+	memcpy(&hr_block.exchanged[hr_block.current], &from, sizeof from);
+	__syncwarp();
+	for (unsigned i = 0; i < 4; i++) {
+		uint16_t x[2];
+		for (unsigned k = 0; k < 2; k++) {
+			unsigned row = transposed ? lane % 4 * 2 + k : lane / 4, column = transposed ? lane / 4 : lane % 4 * 2 + k;
+			const unsigned char *at;
+			memcpy(&at, &hr_block.exchanged[first + i * 8 + row], sizeof at);
+			memcpy(&x[k], at + column * sizeof *x, sizeof *x);
+		}
+		memcpy(&to[i], x, sizeof x);
+	}
+	__syncwarp();
+}
+
+static inline void read_matrices(uint32_t *to, const unsigned char *from)
+{
+	hr_read_matrices(to, from, false);
+}
+
+static inline void read_transposed(uint32_t *to, const unsigned char *from)
+{
+	hr_read_matrices(to, from, true);
+}
+
+/* cp.async: the bytes are there after wait_for_copies, not before. */
+#define COPIES_MAX 32 /* of a thread */
+struct hr_copy {
+	unsigned char *to;
+	const void *from;
+	unsigned bytes;
+	bool is;
+};
+static thread_local struct {
+	unsigned count;
+	hr_copy at[COPIES_MAX];
+} hr_copies[THREADS_MAX];
+
+static inline void hr_copy_begin(unsigned char *to, const void *from, unsigned bytes, bool is)
+{
+	unsigned i = hr_copies[hr_block.current].count++;
+	if (i >= COPIES_MAX || ((uintptr_t)to | (uintptr_t)from) % bytes != 0) abort();
+	hr_copies[hr_block.current].at[i] = { to, from, bytes, is };
+}
+
+static inline void copy_16(unsigned char *to, const void *from, bool is)
+{
+	hr_copy_begin(to, from, 16, is);
+}
+
+static inline void copy_4(unsigned char *to, const void *from, bool is)
+{
+	hr_copy_begin(to, from, 4, is);
+}
+
+static inline void wait_for_copies()
+{
+	for (unsigned i = 0; i < hr_copies[hr_block.current].count; i++) {
+		const hr_copy *copy = &hr_copies[hr_block.current].at[i];
+		if (copy->is) memcpy(copy->to, copy->from, copy->bytes);
+		else memset(copy->to, 0, copy->bytes);
+	}
+	hr_copies[hr_block.current].count = 0;
+}
+
+static inline uint32_t narrow(float low, float high)
+{
+	uint32_t out = 0;
+	const float x[2] = { low, high };
+	for (int i = 0; i < 2; i++) {
+		uint32_t bits;
+		memcpy(&bits, &x[i], sizeof bits);
+		bits = x[i] != x[i] ? bits >> 16 | 0x40 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* to nearest, ties to even */
+		out |= bits << 16 * i;
+	}
+	return out;
+}
+
+static inline float power_of_2(float x)
+{
+	return exp2f(x);
 }
 
 static inline int __popc(unsigned bits)

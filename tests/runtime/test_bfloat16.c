@@ -299,6 +299,44 @@ static void test_layers_multiply_bfloat16_inputs_by_rounded_weights(void)
 	close_session();
 }
 
+static void fetch_wide(hr_value value, float *out, size_t bytes)
+{
+	hr_value wide = hr_value_keep(hr_cast(value, HR_DTYPE_FLOAT32));
+	CHECK_STATUS(HR_OK, hr_value_fetch(wide, out, bytes));
+	hr_value_release(wide);
+}
+
+/* The result of bfloat16 is bfloat16, and its gradients those of the numbers that it was rounded from, in float32. All keys have one weight here. */
+static void test_attention_of_bfloat16_is_bfloat16(void)
+{
+	const float v[] = { 1, 2, 2, 4, 3, 9 };
+	float got[6];
+	hr_value by[3];
+	open_session(0);
+	hr_value q = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3, 2), 0)),
+			 k = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(3, 2), 0.3));
+	hr_value of_v = hr_value_keep(hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(3, 2), v));
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	hr_value y = hr_value_keep(
+		hr_attend(hr_cast(q, HR_DTYPE_BFLOAT16), hr_cast(k, HR_DTYPE_BFLOAT16), hr_cast(of_v, HR_DTYPE_BFLOAT16), 1, 1, true));
+	CHECK_EQ(hr_value_dtype(y), HR_DTYPE_BFLOAT16);
+	CHECK_STATUS(HR_OK,
+	             hr_gradients(hr_reduce_sum(hr_cast(y, HR_DTYPE_FLOAT32), HR_ALL_AXES, false), (hr_value[]){ q, k, of_v }, 3, by));
+	CHECK_STATUS(HR_OK, hr_tape_end());
+	fetch_wide(y, got, sizeof got);
+	for (int i = 0; i < 6; i++) CHECK_EQ(got[i], ((float[]){ 1, 2, 1.5F, 3, 2, 5 })[i]);
+	for (int i = 0; i < 3; i++) CHECK_EQ(hr_value_dtype(by[i]), HR_DTYPE_FLOAT32);
+	CHECK_STATUS(HR_OK, hr_value_fetch(by[2], got, sizeof got));
+	for (int i = 0; i < 6; i++)
+		CHECK(fabs((double)got[i] - ((double[]){ 11, 5, 2 })[i / 2] / 6) < 1e-6); /* 1 + 1/2 + 1/3, 1/2 + 1/3, 1/3 */
+	for (int i = 0; i < 3; i++) hr_value_release(by[i]);
+	hr_value_release(y);
+	hr_value_release(q);
+	hr_value_release(k);
+	hr_value_release(of_v);
+	close_session();
+}
+
 /* ---- with less memory ---- */
 
 static void open_limited(uint64_t limit, bool lms_on)
@@ -430,4 +468,5 @@ TEST_MAIN(T(test_values_and_variables_keep_every_bit_at_half_the_bytes), T(test_
           T(test_what_computes_is_refused_by_name), T(test_what_moves_in_bfloat16_has_the_gradients_of_float32),
           T(test_a_gradient_of_or_by_a_bfloat16_value_is_one), T(test_bits_survive_leaving_and_coming_back),
           T(test_gradients_of_bfloat16_products_are_bfloat16_products), T(test_layers_multiply_bfloat16_inputs_by_rounded_weights),
+          T(test_attention_of_bfloat16_is_bfloat16),
           T_WITHIN(test_activations_in_bfloat16_take_less_memory_and_are_the_same_with_a_limit, 300))

@@ -3,6 +3,8 @@
 
 static const hr_dtype floats[] = { HR_DTYPE_FLOAT32, HR_DTYPE_FLOAT64 };
 
+#define NARROW_UNIT 0x1p-8 /* of bfloat16: the largest error of rounding, relative to the number */
+
 struct attending {
 	int64_t batch, rows, columns, heads, width, value_width;
 	bool causal;
@@ -65,17 +67,36 @@ static void check_all(tensor *found, const double *want, const double *size, dou
 	for (int64_t i = 0; i < count_of(found); i++) check_near(found, i, want[i], (1 + range) * (size[i] > 1e-30 ? size[i] : 1e-30));
 }
 
+/* Beside the errors of float32, those of rounding y to bfloat16. */
+static void check_all_narrow(tensor *found, const double *want, const double *size, double range)
+{
+	for (int64_t i = 0; i < count_of(found); i++)
+		CHECK(fabs(get(found, i) - want[i]) <= (NARROW_UNIT + 1e-5 * (1 + range)) * size[i] + 1e-30);
+}
+
+/* The same numbers as those of [dtype]; in bfloat16 rounded. */
+static tensor random_numbers(hr_dtype dtype, hr__dims dims, double range)
+{
+	tensor wide = random_tensor(hr__gradient_dtype(dtype), dims, -range, range), made = make(dtype, dims);
+	for (int64_t i = 0; i < count_of(&made); i++) set(&made, i, get(&wide, i));
+	free(wide.data);
+	return made;
+}
+
 static void check_attend(hr_dtype dtype, struct attending of)
 {
 	hr__dims dims[3] = { SHAPE(of.batch, of.rows, of.heads * of.width), SHAPE(of.batch, of.columns, of.heads * of.width),
 		                 SHAPE(of.batch, of.columns, of.heads * of.value_width) };
 	hr__attrs attrs = { .count = of.heads, .a = 1 / sqrt((double)of.width), .keep = of.causal };
 	tensor in[3], outs[HR__OP_OUTPUTS], back[HR__OP_OUTPUTS];
-	for (int i = 0; i < 3; i++) in[i] = random_tensor(dtype, dims[i], -of.range, of.range);
+	bool narrow = dtype == HR_DTYPE_BFLOAT16;
+	for (int i = 0; i < 3; i++) in[i] = random_numbers(dtype, dims[i], of.range);
 	call_all(HR__OP_ATTEND, in, 3, &attrs, outs);
 	check_dims(&outs[0], SHAPE(of.batch, of.rows, of.heads * of.value_width));
 	check_dims(&outs[1], SHAPE(of.batch, of.heads, of.rows));
-	tensor dy = random_tensor(dtype, outs[0].type.dims, -1, 1);
+	CHECK_EQ(outs[0].type.dtype, dtype);
+	CHECK_EQ(outs[1].type.dtype, hr__gradient_dtype(dtype));
+	tensor dy = random_tensor(hr__gradient_dtype(dtype), outs[0].type.dims, -1, 1);
 	call_all(HR__OP_ATTEND_GRAD, (tensor[]){ dy, in[0], in[1], in[2], outs[0], outs[1] }, 6, &attrs, back);
 	int64_t y = count_of(&outs[0]), q = count_of(&in[0]), k = count_of(&in[1]), v = count_of(&in[2]);
 	struct reference want = { zeros(y), zeros(count_of(&outs[1])), zeros(q), zeros(k), zeros(v), zeros(y), zeros(q), zeros(k), zeros(v) };
@@ -84,9 +105,9 @@ static void check_attend(hr_dtype dtype, struct attending of)
 		for (int64_t head = 0; head < of.heads; head++)
 			for (int64_t row = 0; row < of.rows; row++) attend_row(&of, in, &dy, batch, head, row, weights, &want);
 	double scores = of.range * of.range * sqrt((double)of.width);
-	check_all(&outs[0], want.y, want.y_size, scores);
-	check_all(&back[0], want.dq, want.dq_size, scores);
-	check_all(&back[1], want.dk, want.dk_size, scores);
+	(narrow ? check_all_narrow : check_all)(&outs[0], want.y, want.y_size, scores);
+	(narrow ? check_all_narrow : check_all)(&back[0], want.dq, want.dq_size, scores);
+	(narrow ? check_all_narrow : check_all)(&back[1], want.dk, want.dk_size, scores);
 	check_all(&back[2], want.dv, want.dv_size, scores);
 	for (int64_t i = 0; i < count_of(&outs[1]) && of.columns > 0; i++) check_near(&outs[1], i, want.logs[i], 1 + scores);
 	free_all(in, 3), free_all(outs, 2), free_all(back, 3), free(dy.data);
@@ -104,8 +125,10 @@ static void test_attention_is_that_of_the_whole_matrix(void)
 		{ 1, 3, 5, 1, 300, 2, false, 1 },    { 0, 5, 5, 2, 4, 4, true, 1 },       { 2, 0, 5, 2, 4, 4, false, 1 },
 		{ 2, 5, 0, 2, 4, 4, false, 1 },      { 2, 0, 0, 2, 4, 4, true, 1 },       { 2, 3, 5, 2, 4, 0, false, 1 },
 	};
-	for (size_t d = 0; d < 2; d++)
-		for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) check_attend(floats[d], cases[i]);
+	for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+		for (size_t d = 0; d < 2; d++) check_attend(floats[d], cases[i]);
+		check_attend(HR_DTYPE_BFLOAT16, cases[i]);
+	}
 }
 
 /* Row [row] of a head with one number, whose scores are those of the keys. */
@@ -155,9 +178,13 @@ static void test_attention_refuses_what_does_not_fit(void)
 	tensor q = make(f, SHAPE(2, 3, 8)), k = make(f, SHAPE(2, 5, 8)), v = make(f, SHAPE(2, 5, 4)), d = make(HR_DTYPE_FLOAT64, SHAPE(2, 5, 8));
 	tensor batch = make(f, SHAPE(3, 5, 8)), flat = make(f, SHAPE(5, 8)), narrow = make(f, SHAPE(2, 5, 6)), rows = make(f, SHAPE(2, 4, 4));
 	tensor line = make(f, SHAPE(8)), i = make(HR_DTYPE_INT32, SHAPE(2, 3, 8)), few = make(f, SHAPE(2, 2, 8)), less = make(f, SHAPE(2, 2, 4));
+	tensor b = make(HR_DTYPE_BFLOAT16, SHAPE(2, 3, 8)), b_logs = make(f, SHAPE(2, 2, 3));
 	hr__attrs two = { .count = 2, .a = 1 }, causal = { .count = 2, .a = 1, .keep = true };
 	check_refused(HR__OP_ATTEND, (tensor[]){ q, d, v }, 3, &two, "dtypes float32 and float64 differ");
 	check_refused(HR__OP_ATTEND, (tensor[]){ i, i, i }, 3, &two, "dtype is int32");
+	check_refused(HR__OP_ATTEND, (tensor[]){ b, b, k }, 3, &two, "dtypes bfloat16 and float32 differ");
+	check_refused(HR__OP_ATTEND_GRAD, (tensor[]){ b, b, b, b, b, b_logs }, 6, &two, "dtypes float32 and bfloat16 differ"); /* the gradient of y */
+	check_refused(HR__OP_ATTEND_GRAD, (tensor[]){ q, b, b, b, q, b_logs }, 6, &two, "dtypes bfloat16 and float32 differ"); /* y */
 	check_refused(HR__OP_ATTEND, (tensor[]){ q, batch, v }, 3, &two, "shapes [2,3,8] and [3,5,8] are incompatible: q, k and v are [..., rows, numbers]");
 	check_refused(HR__OP_ATTEND, (tensor[]){ q, flat, v }, 3, &two, "[5,8]");
 	check_refused(HR__OP_ATTEND, (tensor[]){ line, line, line }, 3, &two, "shapes [8] and [8] are incompatible");

@@ -28,7 +28,8 @@
 	X(POOL, "pool")          \
 	X(CONV, "conv")          \
 	X(ATTEND, "attend")      \
-	X(ATTEND_TENSOR, "attend_tensor")
+	X(ATTEND_TENSOR, "attend_tensor") \
+	X(ATTEND_BFLOAT16, "attend_bfloat16")
 
 enum hr__card_program {
 #define HR__PROGRAM_ENUM(name, file) HR__PROGRAM_##name,

@@ -1,4 +1,4 @@
-/* launch_attend.c - fused attention on the card (kernels/attend.cuh, attend_tensor.cuh). */
+/* launch_attend.c - fused attention on the card (kernels/attend.cuh, attend_tensor.cuh, attend_bfloat16.cuh). */
 #include "runtime/card/card.h"
 #include "runtime/ops/ops.h"
 
@@ -22,24 +22,83 @@ static hr__k_attend attend_of(const hr__type *in, const hr__attrs *attrs)
 
 /* ---- tensor cores ---- */
 
+/* Cards from Ampere on multiply TF32 and bfloat16. */
+static bool has_tensor_cores(const hr__launch *launch)
+{
+	return hr__card_facts_of(launch->card)->arch >= 80;
+}
+
+static bool is_narrower(const hr__k_attend *of, int64_t width)
+{
+	return of->width <= width && of->value_width <= width;
+}
+
+static uintptr_t bits_of(const hr__k_attend *of)
+{
+	return (uintptr_t)of->q | (uintptr_t)of->k | (uintptr_t)of->v | (uintptr_t)of->dy;
+}
+
+/* ---- float32 by tensor cores ---- */
+
 #define TENSOR_WIDTH 64 /* of a head */
 #define TENSOR_ROWS 64
 #define TENSOR_THREADS 128
 
-/* Cards from Ampere on multiply TF32. */
-static bool fits_tensor_cores(const hr__launch *launch, const hr__k_attend *of)
+static bool fits_tensor_cores(const hr__launch *launch, hr_dtype dtype, const hr__k_attend *of)
 {
-	hr_dtype dtype = launch->work->out_types[0].dtype;
-	return dtype == HR_DTYPE_FLOAT32 && of->width <= TENSOR_WIDTH && of->value_width <= TENSOR_WIDTH && hr__card_facts_of(launch->card)->arch >= 80;
+	return dtype == HR_DTYPE_FLOAT32 && is_narrower(of, TENSOR_WIDTH) && has_tensor_cores(launch);
 }
 
 static hr_status launch_rows(const hr__launch *launch, const char *name, int64_t rows, hr__k_attend *of)
 {
-	uintptr_t bits = (uintptr_t)of->q | (uintptr_t)of->k | (uintptr_t)of->v | (uintptr_t)of->dy;
-	of->even = bits % 16 == 0 && (of->width | of->value_width) % 4 == 0;
+	of->even = bits_of(of) % 16 == 0 && (of->width | of->value_width) % 4 == 0;
 	if (rows == 0 || of->jobs == 0) return HR_OK;
 	hr__grid grid = { .x = (uint32_t)HR__UP(rows, TENSOR_ROWS), .y = 1, .z = (uint32_t)(of->jobs < HEADS_MAX ? of->jobs : HEADS_MAX), .threads = TENSOR_THREADS };
 	return hr__launch_kernel(launch, HR__PROGRAM_ATTEND_TENSOR, HR_DTYPE_FLOAT32, name, &grid, of);
+}
+
+/* ---- bfloat16 by tensor cores ---- */
+
+#define NARROW_WIDTH 128 /* of a head */
+#define NARROW_THREADS 128
+#define COUNTED INT64_C(0x3fffffff) /* rows, in 32 bits */
+
+/* Whether the widths of heads fit. */
+static bool is_narrow(hr_dtype dtype, const hr__k_attend *of)
+{
+	return dtype == HR_DTYPE_BFLOAT16 && is_narrower(of, NARROW_WIDTH) && (of->width | of->value_width) % 8 == 0;
+}
+
+static bool fits_narrow(const hr__launch *launch, hr_dtype dtype, const hr__k_attend *of)
+{
+	uintptr_t bits = bits_of(of) | (uintptr_t)of->y | (uintptr_t)of->out;
+	return is_narrow(dtype, of) && bits % 16 == 0 && of->rows <= COUNTED && of->columns <= COUNTED && has_tensor_cores(launch);
+}
+
+/* The kernel for heads of 64 or 128 numbers. */
+static const char *narrow_name(const hr__k_attend *of, const char *of_64, const char *of_128)
+{
+	return is_narrower(of, 64) ? of_64 : of_128;
+}
+
+static hr_status launch_narrow(const hr__launch *launch, const char *of_64, const char *of_128, int64_t rows, hr__k_attend *of)
+{
+	int64_t tile = is_narrower(of, 64) ? 128 : 64;
+	if (rows == 0 || of->jobs == 0) return HR_OK;
+	hr__grid grid = { .x = (uint32_t)(HR__UP(rows, tile) * of->jobs), .y = 1, .z = 1, .threads = NARROW_THREADS };
+	return hr__launch_kernel(launch, HR__PROGRAM_ATTEND_BFLOAT16, HR_DTYPE_BFLOAT16, narrow_name(of, of_64, of_128), &grid, of);
+}
+
+static hr_status launch_narrow_grad(const hr__launch *launch, hr__k_attend *of)
+{
+	int64_t items = of->jobs * of->rows, threads = is_narrower(of, 64) ? 8 : 16; /* of a row */
+	hr__grid grid = { .x = (uint32_t)HR__UP(items * threads, HR__BLOCK), .y = 1, .z = 1, .threads = HR__BLOCK };
+	hr_status status = HR_OK;
+	if (items > 0)
+		status = hr__launch_kernel(launch, HR__PROGRAM_ATTEND_BFLOAT16, HR_DTYPE_BFLOAT16,
+		                           narrow_name(of, "hr_narrow_sums_64", "hr_narrow_sums_128"), &grid, of);
+	if (!status) status = launch_narrow(launch, "hr_narrow_queries_64", "hr_narrow_queries_128", of->rows, of);
+	return status ? status : launch_narrow(launch, "hr_narrow_keys_64", "hr_narrow_keys_128", of->columns, of);
 }
 
 /* ---- all others ---- */
@@ -47,7 +106,7 @@ static hr_status launch_rows(const hr__launch *launch, const char *name, int64_t
 /* Tiles of [rows], and of the result's [width]. */
 static hr_status launch_tiles(const hr__launch *launch, hr_dtype dtype, const char *name, int64_t rows, int64_t width, hr__k_attend *of)
 {
-	int64_t tile = dtype == HR_DTYPE_FLOAT32 ? 64 : 32;
+	int64_t tile = dtype == HR_DTYPE_FLOAT64 ? 32 : 64;
 	if (rows == 0 || of->jobs == 0) return HR_OK;
 	hr__grid grid = { .x = (uint32_t)HR__UP(rows, tile), .y = width > 0 ? (uint32_t)HR__UP(width, tile) : 1,
 		              .z = (uint32_t)(of->jobs < HEADS_MAX ? of->jobs : HEADS_MAX), .threads = HR__BLOCK };
@@ -63,21 +122,29 @@ HR__LAUNCH(attend)
 	of.v = work->in[2];
 	of.y = of.out = work->out[0];
 	of.out_logs = work->out[1];
-	if (fits_tensor_cores(launch, &of)) return launch_rows(launch, "hr_tensor_attend", of.rows, &of);
-	return launch_tiles(launch, work->out_types[0].dtype, "hr_attend", of.rows, of.value_width, &of);
+	hr_dtype dtype = work->in_types[0].dtype;
+	if (fits_narrow(launch, dtype, &of)) return launch_narrow(launch, "hr_narrow_attend_64", "hr_narrow_attend_128", of.rows, &of);
+	if (fits_tensor_cores(launch, dtype, &of)) return launch_rows(launch, "hr_tensor_attend", of.rows, &of);
+	return launch_tiles(launch, dtype, "hr_attend", of.rows, of.value_width, &of);
+}
+
+/* The sums, and behind them dy in bfloat16. */
+static uint64_t sums_bytes(const hr__k_attend *of, hr_dtype dtype)
+{
+	return (uint64_t)HR__UP(of->jobs * of->rows * (int64_t)hr_dtype_size(hr__gradient_dtype(dtype)), 16) * 16;
 }
 
 HR__WORKSPACE(attend_grad)
 {
 	hr__k_attend of = attend_of(in + 1, attrs);
 	(void)out;
-	return (uint64_t)(of.jobs * of.rows) * hr_dtype_size(in[1].dtype);
+	return sums_bytes(&of, in[1].dtype) + (is_narrow(in[1].dtype, &of) ? hr__type_bytes(&in[4]) : 0);
 }
 
 HR__LAUNCH(attend_grad)
 {
 	const hr__work *work = launch->work;
-	hr_dtype dtype = work->out_types[0].dtype;
+	hr_dtype dtype = work->in_types[1].dtype;
 	hr__k_attend of = attend_of(work->in_types + 1, work->attrs);
 	of.dy = work->in[0];
 	of.q = work->in[1];
@@ -89,9 +156,13 @@ HR__LAUNCH(attend_grad)
 	of.dk = work->out[1];
 	of.dv = work->out[2];
 	of.sums = work->scratch;
+	if (fits_narrow(launch, dtype, &of)) {
+		of.narrow_dy = (char *)work->scratch + sums_bytes(&of, dtype);
+		return launch_narrow_grad(launch, &of);
+	}
 	hr__grid grid = hr__launch_grid(launch, of.jobs * of.rows * 32);
 	hr_status status = of.jobs > 0 && of.rows > 0 ? hr__launch_kernel(launch, HR__PROGRAM_ATTEND, dtype, "hr_attend_sums", &grid, &of) : HR_OK;
-	if (!status && fits_tensor_cores(launch, &of)) {
+	if (!status && fits_tensor_cores(launch, dtype, &of)) {
 		status = launch_rows(launch, "hr_tensor_queries", of.rows, &of);
 		return status ? status : launch_rows(launch, "hr_tensor_keys", of.columns, &of);
 	}

@@ -162,14 +162,20 @@ hr_value hr_dropout_layer(const char *name, hr_value x, double rate, uint64_t se
 	return leave(drop(x, rate, seed));
 }
 
+/* q, k or v of attention, in the dtype of [x]: of bfloat16, scores and results are products in bfloat16 too. */
+static hr_value attended(const char *name, hr_value x, hr_dtype dtype, int64_t width, uint64_t seed)
+{
+	hr_value y = hr_dense(name, x, width, HR_LINEAR, seed);
+	return dtype == HR_DTYPE_BFLOAT16 ? hr_cast(y, dtype) : y;
+}
+
 static hr_value attend(hr_value x, hr_dtype dtype, const hr__dims *dims, int64_t heads, bool causal, uint64_t seed)
 {
 	int64_t width = dims->d[2];
-	hr_value q = hr_dense("q", x, width, HR_LINEAR, seed);
-	hr_value k = hr_dense("k", x, width, HR_LINEAR, seed + 1);
-	hr_value v = hr_dense("v", x, width, HR_LINEAR, seed + 2);
-	hr_value mixed = hr_attend(q, k, v, heads, 1 / sqrt((double)width / (double)heads), causal);
-	return hr_dense("out", dtype == HR_DTYPE_BFLOAT16 ? hr_cast(mixed, dtype) : mixed, width, HR_LINEAR, seed + 3);
+	hr_value q = attended("q", x, dtype, width, seed);
+	hr_value k = attended("k", x, dtype, width, seed + 1);
+	hr_value v = attended("v", x, dtype, width, seed + 2);
+	return hr_dense("out", hr_attend(q, k, v, heads, 1 / sqrt((double)width / (double)heads), causal), width, HR_LINEAR, seed + 3);
 }
 
 hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, uint64_t seed)

@@ -51,6 +51,13 @@ void hr__each_range(hr__work *work, int64_t count, int64_t grain, hr__range_func
 /* The number of items of [wide] elements that make up a grain; at least 1. */
 int64_t hr__grain_of(int64_t grain, int64_t wide);
 
+/* Replaces a bfloat16 input by a float32 copy in scratch, and takes the copy's part of scratch away; does nothing to other inputs. */
+void hr__widen(hr__work *work, uint32_t i);
+/* Scratch for that: 0 if it is not bfloat16. */
+uint64_t hr__wide_bytes(const hr__type *type);
+/* Rounds float32 numbers to bfloat16. */
+void hr__narrow(hr__work *work, const float *from, int64_t count, void *to);
+
 /* Sets the error of a run, from any thread. All errors of one run must have the same text. */
 void hr__run_error(hr__work *work, const char *text);
 /* The same for an index outside 0 ... choices - 1. */

@@ -9,7 +9,9 @@
  *
  * A head has [width] numbers of each row of q and k, side by side with the other heads, so that the outputs of a layer need not be
  * transposed. Forward, a part is BLOCK_ROWS rows of a head. Backward, a part is a head, and goes over blocks of keys and of rows: so each
- * gradient is added up in one order. The number of parts that have scratch memory is bounded; blocks are divided by shape alone. */
+ * gradient is added up in one order. The number of parts that have scratch memory is bounded; blocks are divided by shape alone.
+ *
+ * Of bfloat16 q, k and v the output is bfloat16; its gradient, theirs and the logarithms are float32. The host computes in float32, on copies. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -57,7 +59,7 @@ static hr_status check_heads(const hr__type *type, const char *name, int64_t hea
 /* Checks q, k and v. */
 static hr_status check_inputs(const hr__type *in, const hr__attrs *attrs)
 {
-	hr_status status = hr__need_float(&in[0]);
+	hr_status status = in[0].dtype == HR_DTYPE_BFLOAT16 ? HR_OK : hr__need_float(&in[0]);
 	for (int i = 1; i < 3 && !status; i++) {
 		status = hr__need_same_dtype(&in[0], &in[i]);
 		if (!status && (in[i].dims.rank != in[0].dims.rank || in[0].dims.rank < 2 || !same_batch(&in[0], &in[i])))
@@ -78,6 +80,7 @@ static void output_types(const hr__type *in, const hr__attrs *attrs, hr__type *o
 {
 	out[0] = out[1] = in[0];
 	out[0].dims.d[in[0].dims.rank - 1] = from_end(&in[2], 1);
+	out[1].dtype = hr__gradient_dtype(in[0].dtype);
 	out[1].dims.d[in[0].dims.rank - 2] = attrs->count;
 	out[1].dims.d[in[0].dims.rank - 1] = from_end(&in[0], 2);
 }
@@ -99,12 +102,13 @@ HR__INFER(attend_grad)
 	hr_status status = check_inputs(in + 1, attrs);
 	if (status) return status;
 	output_types(in + 1, attrs, types);
-	const hr__type *given[] = { &in[0], &in[4], &in[5] }, *wanted[] = { &types[0], &types[0], &types[1] };
+	hr__type of_y = { types[1].dtype, types[0].dims };
+	const hr__type *given[] = { &in[0], &in[4], &in[5] }, *wanted[] = { &of_y, &types[0], &types[1] };
 	for (int i = 0; i < 3 && !status; i++) {
 		status = hr__need_same_dtype(wanted[i], given[i]);
 		if (!status) status = hr__need_same_dims(wanted[i], given[i]);
 	}
-	for (int i = 0; i < 3; i++) out[i] = in[1 + i];
+	for (int i = 0; i < 3; i++) out[i] = (hr__type){ types[1].dtype, in[1 + i].dims };
 	return status;
 }
 
@@ -162,7 +166,7 @@ static int64_t in_panels(int64_t count, int64_t size)
 static struct attention attention_of(const hr__type *in, const hr__attrs *attrs)
 {
 	hr__dims batch = in[0].dims;
-	int64_t size = (int64_t)hr_dtype_size(in[0].dtype), rows = from_end(&in[0], 2), columns = from_end(&in[1], 2);
+	int64_t size = (int64_t)hr_dtype_size(hr__gradient_dtype(in[0].dtype)), rows = from_end(&in[0], 2), columns = from_end(&in[1], 2);
 	batch.rank -= 2;
 	return (struct attention){ .batch = hr__dims_count(&batch),
 		                       .heads = attrs->count,
@@ -249,18 +253,25 @@ static uint64_t scratch_bytes(const struct attention *of, bool backward)
 	return (uint64_t)(divide(of, backward, NULL, &scratch) * least(jobs_of(of, backward), SLOTS));
 }
 
+/* Of [count] types. */
+static uint64_t wide_bytes(const hr__type *types, int count)
+{
+	uint64_t bytes = 0;
+	for (int i = 0; i < count; i++) bytes += hr__wide_bytes(&types[i]);
+	return bytes;
+}
+
 HR__SCRATCH(attend)
 {
 	struct attention of = attention_of(in, attrs);
-	(void)out;
-	return scratch_bytes(&of, false);
+	return scratch_bytes(&of, false) + wide_bytes(in, 3) + wide_bytes(out, 1);
 }
 
 HR__SCRATCH(attend_grad)
 {
 	struct attention of = attention_of(in + 1, attrs);
 	(void)out;
-	return scratch_bytes(&of, true);
+	return scratch_bytes(&of, true) + wide_bytes(in, 6);
 }
 
 /* ---- kernels ---- */
@@ -319,12 +330,26 @@ static void attend_to_nothing(hr__work *work)
 	}
 }
 
-HR__RUN(attend)
+static void attend(hr__work *work)
 {
 	struct attention of = attention_of(work->in_types, work->attrs);
 	add_kernel(&of, work);
 	if (of.columns == 0) attend_to_nothing(work);
 	else hr__team_run(work->team, (uint32_t)least(jobs_of(&of, false), SLOTS), attend_slot, &of);
+}
+
+HR__RUN(attend)
+{
+	hr__work wide = *work;
+	uint64_t bytes = hr__wide_bytes(&work->out_types[0]);
+	for (uint32_t i = 0; i < 3; i++) hr__widen(&wide, i);
+	wide.out_types[0].dtype = wide.in_types[0].dtype;
+	if (bytes > 0) {
+		wide.out[0] = wide.scratch;
+		wide.scratch = (char *)wide.scratch + bytes;
+	}
+	attend(&wide);
+	if (bytes > 0) hr__narrow(work, wide.out[0], hr__dims_count(&work->out_types[0].dims), work->out[0]);
 }
 
 static void go_back_slot(void *context, uint32_t slot)
@@ -342,8 +367,10 @@ static void go_back_slot(void *context, uint32_t slot)
 
 HR__RUN(attend_grad)
 {
-	struct attention of = attention_of(work->in_types + 1, work->attrs);
-	add_kernel(&of, work);
+	hr__work wide = *work;
+	for (uint32_t i = 0; i < 6; i++) hr__widen(&wide, i);
+	struct attention of = attention_of(wide.in_types + 1, wide.attrs);
+	add_kernel(&of, &wide);
 	if (of.rows == 0 || of.columns == 0)
 		for (int i = 0; i < 3; i++) clear(work->out[i], &work->out_types[i]);
 	else hr__team_run(work->team, (uint32_t)least(jobs_of(&of, true), SLOTS), go_back_slot, &of);

@@ -6,6 +6,7 @@
 #include "core/base/assert.h"
 #include "core/base/status.h"
 #include "runtime/engine/engine.h"
+#include "runtime/kernels/bfloat16.h"
 #include "runtime/ops/ops.h"
 
 /* ---- ranges ---- */
@@ -39,6 +40,51 @@ void hr__each_range(hr__work *work, int64_t count, int64_t grain, hr__range_func
 int64_t hr__grain_of(int64_t grain, int64_t wide)
 {
 	return wide >= grain ? 1 : wide <= 0 ? grain : grain / wide;
+}
+
+/* ---- bfloat16 ---- */
+
+struct rounding {
+	const void *from;
+	void *to;
+};
+
+static void widen_range(void *context, int64_t begin, int64_t end)
+{
+	const struct rounding *rounding = context;
+	for (int64_t i = begin; i < end; i++)
+		((float *)rounding->to)[i] = hr__bfloat16_to_f32(((const hr__bfloat16 *)rounding->from)[i]);
+}
+
+static void narrow_range(void *context, int64_t begin, int64_t end)
+{
+	const struct rounding *rounding = context;
+	for (int64_t i = begin; i < end; i++)
+		((hr__bfloat16 *)rounding->to)[i] = hr__bfloat16_of_f32(((const float *)rounding->from)[i]);
+}
+
+uint64_t hr__wide_bytes(const hr__type *type)
+{
+	hr__type wide = { HR_DTYPE_FLOAT32, type->dims };
+	return type->dtype == HR_DTYPE_BFLOAT16 ? (hr__type_bytes(&wide) + 63) / 64 * 64 : 0;
+}
+
+void hr__widen(hr__work *work, uint32_t i)
+{
+	hr__type *type = &work->in_types[i];
+	struct rounding rounding = { work->in[i], work->scratch };
+	uint64_t bytes = hr__wide_bytes(type);
+	if (type->dtype != HR_DTYPE_BFLOAT16) return;
+	hr__each_range(work, hr__dims_count(&type->dims), HR__GRAIN, widen_range, &rounding);
+	work->in[i] = work->scratch;
+	if (bytes > 0) work->scratch = (char *)work->scratch + bytes;
+	type->dtype = HR_DTYPE_FLOAT32;
+}
+
+void hr__narrow(hr__work *work, const float *from, int64_t count, void *to)
+{
+	struct rounding rounding = { from, to };
+	hr__each_range(work, count, HR__GRAIN, narrow_range, &rounding);
 }
 
 void hr__run_error(hr__work *work, const char *text)
@@ -144,7 +190,7 @@ static hr_status wrong_dtype(hr_dtype dtype, const char *these)
 static hr_status not_computed_with(hr_dtype dtype, const char *these)
 {
 	if (dtype != HR_DTYPE_BFLOAT16) return wrong_dtype(dtype, these);
-	return hr__fail(HR_INVALID_ARGUMENT, "dtype is bfloat16, in which only products of matrices are computed; it takes %s; hr_cast to float32 first", these);
+	return hr__fail(HR_INVALID_ARGUMENT, "dtype is bfloat16, in which only products of matrices and attention are computed; it takes %s; hr_cast to float32 first", these);
 }
 
 hr_status hr__need_float(const hr__type *type)

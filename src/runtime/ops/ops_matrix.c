@@ -19,7 +19,6 @@
 #include "core/base/assert.h"
 #include "core/base/status.h"
 #include "runtime/ops/ops.h"
-#include "runtime/kernels/bfloat16.h"
 #include "runtime/kernels/ops_tile.h"
 
 #define HIGH HR__TILE_HIGH
@@ -138,20 +137,14 @@ static int64_t slots_of(const struct product *product)
 	return least(product->batch, SLOTS);
 }
 
-/* Scratch for an input in float32. */
-static uint64_t wide_bytes(const hr__type *type)
-{
-	hr__type wide = { HR_DTYPE_FLOAT32, type->dims };
-	return is_narrow(type) ? (hr__type_bytes(&wide) + 63) / 64 * 64 : 0;
-}
-
 HR__SCRATCH(matmul)
 {
 	struct product product;
 	int64_t size = (int64_t)hr_dtype_size(out->dtype);
 	if (hr__dims_count(&out->dims) == 0) return 0;
 	product_make(in, out, attrs, 1, &product);
-	return wide_bytes(&in[0]) + wide_bytes(&in[1]) + block_elements(&product, size) * (uint64_t)size * (uint64_t)slots_of(&product);
+	return hr__wide_bytes(&in[0]) + hr__wide_bytes(&in[1]) +
+	       block_elements(&product, size) * (uint64_t)size * (uint64_t)slots_of(&product);
 }
 
 /* ---- the innermost loop ---- */
@@ -383,30 +376,6 @@ static void run_slot(void *context, uint32_t slot)
 	}
 }
 
-struct widening {
-	const hr__bfloat16 *from;
-	float *to;
-};
-
-static void widen_range(void *context, int64_t begin, int64_t end)
-{
-	const struct widening *widening = context;
-	for (int64_t i = begin; i < end; i++) widening->to[i] = hr__bfloat16_to_f32(widening->from[i]);
-}
-
-/* The host multiplies float32: replaces the inputs by copies in scratch, and takes their part of it away. */
-static void widen(hr__work *work)
-{
-	for (uint32_t i = 0; i < work->in_count; i++) {
-		hr__type *type = &work->in_types[i];
-		struct widening widening = { work->in[i], work->scratch };
-		hr__each_range(work, hr__dims_count(&type->dims), HR__GRAIN, widen_range, &widening);
-		work->in[i] = work->scratch;
-		if (wide_bytes(type) > 0) work->scratch = (char *)work->scratch + wide_bytes(type);
-		type->dtype = HR_DTYPE_FLOAT32;
-	}
-}
-
 HR__RUN(matmul)
 {
 	int64_t panel;
@@ -414,7 +383,7 @@ HR__RUN(matmul)
 	struct matmul matmul = { .work = &wide, .is_f32 = work->out_types[0].dtype == HR_DTYPE_FLOAT32 };
 	uint64_t bytes = hr__type_bytes(&work->out_types[0]);
 	if (bytes == 0) return;
-	if (is_narrow(&work->in_types[0])) widen(&wide);
+	for (uint32_t i = 0; i < work->in_count; i++) hr__widen(&wide, i); /* the host multiplies float32 */
 	matmul.kernel = hr__tile_kernel_for(work->out_types[0].dtype, &panel);
 	product_make(wide.in_types, wide.out_types, wide.attrs, panel, &matmul.product);
 	if (matmul.product.depth == 0) memset(work->out[0], 0, bytes);

@@ -172,6 +172,35 @@ BOTH int64_t quotient(int64_t a, int64_t b)
 	return ((uint64_t)a | (uint64_t)b) >> 32 ? far_quotient(a, b) : (int64_t)((uint32_t)a / (uint32_t)b);
 }
 
+// ---- attention ----
+
+// The number of keys that a row uses.
+BOTH int64_t seen_by(const hr__k_attend &arg, int64_t row)
+{
+	int64_t seen = arg.causal ? row + arg.columns - arg.rows + 1 : arg.columns;
+	return seen < arg.columns ? seen : arg.columns;
+}
+
+// Where a head begins.
+struct attend_offsets {
+	int64_t q, k, v, y;
+};
+
+BOTH attend_offsets offsets_of(const hr__k_attend &arg, int64_t number)
+{
+	int64_t batch = quotient(number, arg.heads), head = number - batch * arg.heads;
+	attend_offsets out = { batch * arg.rows * arg.q_row + head * arg.width, batch * arg.columns * arg.k_row + head * arg.width,
+		                   batch * arg.columns * arg.v_row + head * arg.value_width, batch * arg.rows * arg.y_row + head * arg.value_width };
+	return out;
+}
+
+// Joins what the four threads of a row of a sum of tensor cores have.
+template <class F> BOTH float quad_join(float x, F join)
+{
+	x = join(x, __shfl_xor_sync(0xffffffffu, x, 1));
+	return join(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+
 #if HR_DTYPE
 template <int M> BOTH pack<T, M> load(const void *from, int64_t at)
 {

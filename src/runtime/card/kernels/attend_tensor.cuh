@@ -122,25 +122,6 @@ BOTH void write_rows(float *to, const attend_matrix &like, int64_t first, const 
 	}
 }
 
-// The number of keys that a row uses.
-BOTH int64_t seen_by(const hr__k_attend &arg, int64_t row)
-{
-	int64_t seen = arg.causal ? row + arg.columns - arg.rows + 1 : arg.columns;
-	return seen < arg.columns ? seen : arg.columns;
-}
-
-struct attend_offsets {
-	int64_t q, k, v, y;
-};
-
-BOTH attend_offsets offsets_of(const hr__k_attend &arg, int64_t number)
-{
-	int64_t batch = quotient(number, arg.heads), head = number - batch * arg.heads;
-	attend_offsets out = { batch * arg.rows * arg.q_row + head * arg.width, batch * arg.columns * arg.k_row + head * arg.width,
-		                   batch * arg.columns * arg.v_row + head * arg.value_width, batch * arg.rows * arg.y_row + head * arg.value_width };
-	return out;
-}
-
 BOTH attend_matrix matrix_of(const void *at, int64_t offset, int64_t row, int64_t count, int64_t width)
 {
 	attend_matrix out = { (const float *)at + offset, row, count, (int)width };
@@ -150,13 +131,6 @@ BOTH attend_matrix matrix_of(const void *at, int64_t offset, int64_t row, int64_
 #define MATRIX_K(from) matrix_of(from, at.k, arg.k_row, arg.columns, arg.width)
 #define MATRIX_V(from) matrix_of(from, at.v, arg.v_row, arg.columns, arg.value_width)
 #define MATRIX_Y(from) matrix_of(from, at.y, arg.y_row, arg.rows, arg.value_width)
-
-// Joins what the four threads of a row have.
-template <class F> BOTH float row_join(float x, F join)
-{
-	x = join(x, __shfl_xor_sync(0xffffffffu, x, 1));
-	return join(x, __shfl_xor_sync(0xffffffffu, x, 2));
-}
 
 FITTING_KERNEL(hr_tensor_attend, hr__k_attend, WARPS * WARP, 2)
 {
@@ -186,7 +160,7 @@ FITTING_KERNEL(hr_tensor_attend, hr__k_attend, WARPS * WARP, 2)
 						scores.at[n][i] = n * 8 + 2 * Q + i % 2 < seen ? scores.at[n][i] * (float)arg.scale : -INFINITY;
 						if (scores.at[n][i] > now) now = scores.at[n][i];
 					}
-				now = row_join(now, larger_of());
+				now = quad_join(now, larger_of());
 				float shift = now == -INFINITY ? 0 : now, keep = expf(most[half] - shift);
 				total[half] *= keep;
 #pragma unroll
@@ -202,7 +176,7 @@ FITTING_KERNEL(hr_tensor_attend, hr__k_attend, WARPS * WARP, 2)
 		}
 		for (int half = 0; half < 2; half++) {
 			int64_t row = first + FIRST_ROW + G + half * 8;
-			total[half] = row_join(total[half], plus_of());
+			total[half] = quad_join(total[half], plus_of());
 			float share = total[half] == 0 ? 0 : 1 / total[half];
 			for (int n = 0; n < STEPS; n++)
 				for (int i = 2 * half; i < 2 * half + 2; i++) sum.at[n][i] *= share;
