@@ -27,7 +27,7 @@ def pressure():
 
 class Plugin(unittest.TestCase):
     def run_program(self, program, returncode=0, begin=BEGIN, **changes):
-        result = environment.run_python("-c", begin + textwrap.dedent(program), **changes)
+        result = environment.run_program(begin + textwrap.dedent(program), **changes)
         self.assertEqual(result.returncode, returncode, result.stdout[-3000:] + result.stderr[-6000:])
         return result
 
@@ -369,9 +369,9 @@ class Plugin(unittest.TestCase):
             if probe.returncode and "No such file" in probe.stderr:
                 print("skipped: no CUDA toolkit:", probe.stderr.splitlines()[-3:])
                 raise SystemExit(0)
-            for name in _build.CUDA_SOURCES:
-                subprocess.run(command + ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fsyntax-only",
-                                          str(_library.plugin_folder("torch") / f"{name}.cpp")], check=True)
+            # All at once, because PyTorch's headers take most of the time. tests/torch/test_cuda_front.py compiles each by itself.
+            sources = "".join(f'#include "{_library.plugin_folder("torch") / name}.cpp"\\n' for name in _build.CUDA_SOURCES)
+            subprocess.run(command + ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fsyntax-only", "-xc++", "-"], input=sources, text=True, check=True)
         """)
         print(result.stdout, end="")
 
