@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The PyTorch plug-in: installation, statistics, out of memory, names, addresses. Each test is a program of its own, because a process has one allocator."""
+import json
 import os
 import signal
 import subprocess
@@ -416,6 +417,34 @@ class Plugin(unittest.TestCase):
                     self.assertIn(f'"{name}"', report.stdout)
             report = subprocess.run([os.environ["HEADROOM_COMMAND"], "report", str(path)], capture_output=True, text=True)
             self.assertRegex(report.stdout, r"steps +3\n")
+
+    def test_recorded_stacks_have_the_calls_of_python_and_of_pytorch(self):
+        """PyTorch releases the interpreter's lock in its ops; backward's are called by the program's backward()."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "run.hrt"
+            self.run_program(f"""
+                install(limit="256MB", lms=False)
+                class Net(torch.nn.Module):
+                    def __init__(self):
+                        super().__init__()
+                        self.head = torch.nn.Linear(512, 512)
+                    def forward(self, x):
+                        return self.head(x)
+                def step(model):
+                    model(torch.ones(640, 512)).square().mean().backward()
+                model = Net()
+                with plugin.profile({str(path)!r}):
+                    step(model)
+            """, HEADROOM_STACKS="64")
+            report = subprocess.run([os.environ["HEADROOM_COMMAND"], "report", "--json", "--view", "tensors", str(path)], capture_output=True, text=True, check=True)
+            stacks = {}
+            for row in json.loads(report.stdout)["reports"][0]["tensors"]["rows"]:
+                stacks.setdefault(row["op"], [frame.get("function", "").split(".")[-1] if frame.get("file") else "" for frame in row.get("stack", [])])
+            for op, expected in {"aten::addmm": ["forward", "forward", "step"], "aten::mm": ["backward", "step"], "aten::ones": ["step"]}.items():
+                self.assertIn(op, stacks)
+                functions = [name for name in stacks[op][:stacks[op].index("step") + 1] if name and name not in ("_call_impl", "_wrapped_call_impl")]
+                self.assertEqual(functions[-len(expected):], expected, (op, stacks[op]))
+                self.assertEqual(stacks[op][0], "", "the innermost calls are those of libraries")
 
 
 if __name__ == "__main__":
