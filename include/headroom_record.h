@@ -118,7 +118,8 @@ typedef struct hr_profiler_options {
 	 * applies to each file, and the next file begins as usual. */
 	uint64_t max_bytes;
 	/* Record the call stack of each allocation, with up to so many frames, at most HR_STACK_DEPTH_MAX; 0 (default) = as
-	 * HEADROOM_STACKS says, or no stacks. Frames of Headroom's own libraries are left out. Functions have names if the dynamic loader knows them: those of shared libraries, and of
+	 * HEADROOM_STACKS says, or no stacks. Frames of Headroom's own libraries are left out. Where Python runs, its functions
+	 * follow those of libraries (docs/profile.md). Functions have names if the dynamic loader knows them: those of shared libraries, and of
 	 * programs linked with -rdynamic. Others are recorded as offsets, for addr2line. */
 	uint32_t stack_depth;
 	uint32_t reserved; /* 0 */

@@ -61,8 +61,8 @@ bad=$(readelf -dW "$build/libheadroom_cuda.so" | sed -n 's/.*(NEEDED).*\[\(.*\)\
 [ -z "$bad" ] || complain "libheadroom_cuda.so needs more than libheadroom: $bad"
 [ $total_tls -le 1024 ] || complain "$total_tls bytes of thread-local memory; at most 1024, or dlopen may fail"
 
-# What libheadroom shares with the other two is used by one of them, by the preloaded library, or by the table of system calls that tests of Python programs load.
-used=$({ nm --undefined-only "$build"/libheadroom_{runtime,analysis}.a | names; nm -D --undefined-only "$build/libheadroom_cuda.so" | names; grep -oE '\bhr__[a-z_]+' "$(dirname "$0")/../tests/fault_os.c"; } | sort -u)
+# What libheadroom shares with the other two is used by one of them, by the preloaded library, by the Python package, or by the table of system calls that tests of Python programs load.
+used=$({ nm --undefined-only "$build"/libheadroom_{runtime,analysis}.a | names; nm -D --undefined-only "$build/libheadroom_cuda.so" | names; grep -oE '\bhr__[a-z_]+' "$(dirname "$0")/../tests/fault_os.c"; grep -rhoE '\bhr__[a-z_]+' --include='*.py' "$(dirname "$0")/../python"; } | sort -u)
 bad=$(comm -23 <(echo "$shared") <(echo "$used"))
 [ -z "$bad" ] || complain "marked HR__SHARED, but used by no other library and no test:"$'\n'"$bad"
 

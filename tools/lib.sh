@@ -31,11 +31,12 @@ build() {
 	return "${PIPESTATUS[0]}"
 }
 
-# run_ctest <build folder> <argument>...: prints a line for each test as it ends, also in a pipe. The array wrapper is prefixed to ctest.
+# run_ctest <build folder> <argument>...: prints a line for each test as it ends, also in a pipe. The array wrapper is prefixed to ctest. One test more than
+# there are processors, because many wait for something.
 run_ctest() {
 	local folder=$1
 	shift
-	"${wrapper[@]}" ctest --test-dir "$folder" -j "$JOBS" --output-on-failure --no-tests=error "$@" | grep --line-buffered -v '^ *Start '
+	"${wrapper[@]}" ctest --test-dir "$folder" -j $((JOBS + 1)) --output-on-failure --no-tests=error "$@" | grep --line-buffered -v '^ *Start '
 }
 
 # configure_gpu: configures build-gpu for machines on which nothing can be installed; needs gcc and CMake only.

@@ -1,21 +1,17 @@
-/* names.c - see names.h.
- *
- * The line of Python comes from functions that the interpreter exports, found at an allocation after it was loaded. They are called only by a thread that
- * holds its lock. */
+/* names.c - see names.h. */
 #define _GNU_SOURCE
 #include "names.h"
 
 #include <dlfcn.h>
 #include <execinfo.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "core/os/python.h"
 #include "headroom_oom.h"
-#include "loader.h"
 #include "settings.h"
 
 #define NAME_BYTES 512
@@ -29,72 +25,18 @@ static const char *file_of(const char *path)
 
 /* ---- Python ---- */
 
-typedef struct python_calls {
-	int (*Py_IsInitialized)(void);
-	int (*PyGILState_Check)(void);
-	void *(*PyGILState_GetThisThreadState)(void);
-	void *(*PyEval_GetFrame)(void); /* borrowed */
-	int (*PyFrame_GetLineNumber)(void *frame);
-	void *(*PyFrame_GetCode)(void *frame); /* new */
-	void *(*PyObject_GetAttrString)(void *object, const char *name); /* new */
-	const char *(*PyUnicode_AsUTF8)(void *text);
-	void *(*PyErr_Occurred)(void); /* borrowed */
-	void (*PyErr_Clear)(void);
-	void (*Py_DecRef)(void *object);
-} python_calls;
-
-static python_calls python;
-static int has_python; /* stored with release when [python] is complete */
-static uint32_t attempts;
-#define ATTEMPTS_SKIPPED 256u /* a search that finds nothing looks at every library */
-
-static bool find(const char *name, void *member)
+/* "train.py:12". */
+static bool describe_line(void *context, const hr__python_frame *frame)
 {
-	void *found = hr__loader_symbol(RTLD_DEFAULT, name);
-	memcpy(member, &found, sizeof found);
-	return found != NULL;
-}
-
-/* Threads that arrive together store the same values. */
-static bool find_python(void)
-{
-	python_calls found;
-	if (__atomic_load_n(&has_python, __ATOMIC_ACQUIRE)) return true;
-	if (__atomic_fetch_add(&attempts, 1, __ATOMIC_RELAXED) % ATTEMPTS_SKIPPED) return false;
-#define FIND(name) find(#name, &found.name)
-	if (!FIND(Py_IsInitialized) || !FIND(PyGILState_Check) || !FIND(PyGILState_GetThisThreadState) || !FIND(PyEval_GetFrame) || !FIND(PyFrame_GetLineNumber) || !FIND(PyFrame_GetCode) || !FIND(PyObject_GetAttrString) ||
-	    !FIND(PyUnicode_AsUTF8) || !FIND(PyErr_Occurred) || !FIND(PyErr_Clear) || !FIND(Py_DecRef)) {
-		dlerror(); /* the program's next dlerror() is about its own calls */
-		return false;
-	}
-	python = found;
-	__atomic_store_n(&has_python, 1, __ATOMIC_RELEASE);
-	return true;
-}
-
-/* "train.py:12" in [out]; false if it is not known. No error is pending before, so one that the calls set is theirs. */
-static bool describe_frame(void *frame, char out[NAME_BYTES])
-{
-	void *code = python.PyFrame_GetCode(frame), *path = code ? python.PyObject_GetAttrString(code, "co_filename") : NULL;
-	const char *text = path ? python.PyUnicode_AsUTF8(path) : NULL;
-	if (text) snprintf(out, NAME_BYTES, "%s:%d", file_of(text), python.PyFrame_GetLineNumber(frame));
-	else python.PyErr_Clear();
-	if (path) python.Py_DecRef(path);
-	if (code) python.Py_DecRef(code);
-	return text != NULL;
-}
-
-/* PyGILState_Check alone says yes before the interpreter has started and after it has ended. */
-static bool holds_lock(void)
-{
-	return python.Py_IsInitialized() && python.PyGILState_GetThisThreadState() && python.PyGILState_Check();
+	snprintf(context, NAME_BYTES, "%s:%u", file_of(frame->file), frame->line);
+	return false;
 }
 
 static bool python_line(char out[NAME_BYTES])
 {
-	if (!find_python() || !holds_lock() || python.PyErr_Occurred()) return false;
-	void *frame = python.PyEval_GetFrame();
-	return frame && describe_frame(frame, out);
+	out[0] = '\0';
+	hr__python_walk(false, describe_line, out);
+	return out[0] != '\0';
 }
 
 /* ---- callers ---- */

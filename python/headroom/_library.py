@@ -141,7 +141,10 @@ class Library:
 
     def _open(self):
         try:
-            return ctypes.CDLL(str(path(self._name)), mode=ctypes.RTLD_GLOBAL)  # plug-ins use the same copy
+            loaded = ctypes.CDLL(str(path(self._name)), mode=ctypes.RTLD_GLOBAL)  # plug-ins use the same copy
+            if self._name == "headroom" and hasattr(loaded, "hr__stacks_set_package"):
+                loaded.hr__stacks_set_package(os.fsencode(FOLDER) + b"/")  # recorded call stacks have the lines of Python
+            return loaded
         except OSError as error:
             raise LibraryNotFound(f"cannot load lib{self._name}: {error}. Install the package with `pip install .`, or set HEADROOM_LIBRARY_DIR to the "
                                   f"folder of lib{self._name}.so.0, such as `build` after `make`") from None

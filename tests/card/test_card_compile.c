@@ -3,7 +3,7 @@
  *   HR_TEST_NVRTC    folders to search for it, as in HEADROOM_CUDA_LIBRARIES
  *   HR_TEST_PROGRAM  the only program that is compiled, such as "conv.cuh"
  *   HR_TEST_CARD=1   what is compiled goes to the cache of kernels, so that the tests on the card find it there; all dtypes are compiled
- *   HR_TEST_SCALE    above 1: all dtypes, not only one of each kind */
+ *   HR_TEST_SCALE    above 1: all dtypes, not only one of each kind; below 1, as under sanitizers, one dtype of each program: NVRTC is not sanitized */
 #include "fixture.h"
 #include "core/os/os.h"
 #include "runtime/card/card.h"
@@ -53,6 +53,7 @@ static void test_programs_compile(void)
 		for (int dtype = 0; dtype <= HR_DTYPE_BFLOAT16; dtype++) {
 			void *image;
 			size_t bytes;
+			if (hr_test_scale() < 1 && !on_card && (dtypes[i] & wanted & ((1u << dtype) - 1))) continue;
 			if (!((dtypes[i] & wanted) >> dtype & 1) || (only && strcmp(only, hr__source_of((enum hr__card_program)i).name) != 0)) continue;
 			uint64_t begin = hr__os()->clock_ns();
 			hr_status status = hr__program_build(&facts, (enum hr__card_program)i, (hr_dtype)dtype, &image, &bytes);

@@ -1,7 +1,11 @@
 """Where the tests of the PyTorch plug-in find PyTorch: in the environment that tools/torch.sh installs (TORCH_VERSION), or in HEADROOM_TORCH_PYTHON."""
+import atexit
+import json
 import os
+import select
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +52,38 @@ def environment(**changes):
         result.pop(name, None)
     result.update(changes)
     return result
+
+
+_forking = None  # the process of forked.py
+
+
+def _stop_forking():
+    global _forking
+    _forking.stdin.close()
+    _forking.terminate()
+    _forking.wait()
+    _forking.stdout.close()
+    _forking = None
+
+
+def run_program(program, timeout=600, **changes):
+    """As run_python("-c", program), for a program that imports PyTorch: in a child of a process that has done so already (forked.py). Variables
+    that PyTorch or the loader reads at its start cannot be changed."""
+    global _forking
+    assert all(name.startswith("HEADROOM_") or name in ("CC", "CXX", "CUDA_HOME", "PATH", "XDG_CACHE_HOME") for name in changes), changes
+    if not _forking:
+        _forking = subprocess.Popen([PYTHON, Path(__file__).with_name("forked.py")], env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                    text=True, start_new_session=True)
+        atexit.register(lambda: _forking and _stop_forking())
+    with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as errors:
+        changes = {name: str(value) for name, value in changes.items()}
+        _forking.stdin.write(json.dumps({"program": program, "changes": changes, "stdout": out.name, "stderr": errors.name}) + "\n")
+        _forking.stdin.flush()
+        if not select.select([_forking.stdout], [], [], timeout)[0]:
+            os.killpg(_forking.pid, 9)
+            _stop_forking()
+            raise subprocess.TimeoutExpired("a forked program", timeout, out.read(), errors.read())
+        return subprocess.CompletedProcess(["-c"], int(_forking.stdout.readline()), out.read(), errors.read())
 
 
 def run_python(*arguments, timeout=600, **changes):

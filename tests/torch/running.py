@@ -15,7 +15,7 @@ torch.manual_seed(1)
 model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(8)])    # 4 MiB each
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for _ in range(4):
-    loss = model(torch.randn(512, 1024)).square().mean()
+    loss = model(torch.randn(128, 1024)).square().mean()
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

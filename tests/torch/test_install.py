@@ -29,7 +29,7 @@ def refused(kind, text, **options):
 
 class Install(unittest.TestCase):
     def run_program(self, program, **changes):
-        result = environment.run_python("-c", BEGIN + textwrap.dedent(program), **changes)
+        result = environment.run_program(BEGIN + textwrap.dedent(program), **changes)
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr[-6000:])
         return result
 

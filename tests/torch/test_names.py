@@ -34,7 +34,7 @@ class Names(unittest.TestCase):
     def run_program(self, program, **changes):
         for lms in (False, True):
             text = BEGIN + f"\nplugin.install(limit='256MB', lms={lms}, device='cpu', movable='64KiB')\nlms = {lms}\n" + textwrap.dedent(program)
-            result = environment.run_python("-c", text, **changes)
+            result = environment.run_program(text, **changes)
             self.assertEqual(result.returncode, 0, f"lms={lms}\n" + result.stdout[-3000:] + result.stderr[-6000:])
 
     def test_each_phase_of_a_step_has_its_tag(self):
@@ -116,7 +116,7 @@ class Names(unittest.TestCase):
         """)
 
     def test_an_evicted_weight_keeps_its_tag(self):
-        result = environment.run_python("-c", BEGIN + textwrap.dedent("""
+        result = environment.run_program(BEGIN + textwrap.dedent("""
             plugin.install(limit="16MB", lms=True, device="cpu", movable="64KiB")
             model = Net()
             model(torch.randn(4, 512))
@@ -130,7 +130,7 @@ class Names(unittest.TestCase):
 
     def test_memory_that_never_becomes_a_tensor_is_workspace(self):
         """As the workspaces of cuBLAS: a library takes memory inside an op, and keeps it."""
-        result = environment.run_python("-c", BEGIN + textwrap.dedent("""
+        result = environment.run_program(BEGIN + textwrap.dedent("""
             import os
             plugin.install(limit="64MB", lms=True, device="cpu", movable="64KiB")
             c10 = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))

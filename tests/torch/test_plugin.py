@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The PyTorch plug-in: installation, statistics, out of memory, names, addresses. Each test is a program of its own, because a process has one allocator."""
+import json
 import os
 import signal
 import subprocess
@@ -27,7 +28,7 @@ def pressure():
 
 class Plugin(unittest.TestCase):
     def run_program(self, program, returncode=0, begin=BEGIN, **changes):
-        result = environment.run_python("-c", begin + textwrap.dedent(program), **changes)
+        result = environment.run_program(begin + textwrap.dedent(program), **changes)
         self.assertEqual(result.returncode, returncode, result.stdout[-3000:] + result.stderr[-6000:])
         return result
 
@@ -369,9 +370,9 @@ class Plugin(unittest.TestCase):
             if probe.returncode and "No such file" in probe.stderr:
                 print("skipped: no CUDA toolkit:", probe.stderr.splitlines()[-3:])
                 raise SystemExit(0)
-            for name in _build.CUDA_SOURCES:
-                subprocess.run(command + ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fsyntax-only",
-                                          str(_library.plugin_folder("torch") / f"{name}.cpp")], check=True)
+            # All at once, because PyTorch's headers take most of the time. tests/torch/test_cuda_front.py compiles each by itself.
+            sources = "".join(f'#include "{_library.plugin_folder("torch") / name}.cpp"\\n' for name in _build.CUDA_SOURCES)
+            subprocess.run(command + ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Werror", "-fsyntax-only", "-xc++", "-"], input=sources, text=True, check=True)
         """)
         print(result.stdout, end="")
 
@@ -416,6 +417,34 @@ class Plugin(unittest.TestCase):
                     self.assertIn(f'"{name}"', report.stdout)
             report = subprocess.run([os.environ["HEADROOM_COMMAND"], "report", str(path)], capture_output=True, text=True)
             self.assertRegex(report.stdout, r"steps +3\n")
+
+    def test_recorded_stacks_have_the_calls_of_python_and_of_pytorch(self):
+        """PyTorch releases the interpreter's lock in its ops; backward's are called by the program's backward()."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "run.hrt"
+            self.run_program(f"""
+                install(limit="256MB", lms=False)
+                class Net(torch.nn.Module):
+                    def __init__(self):
+                        super().__init__()
+                        self.head = torch.nn.Linear(512, 512)
+                    def forward(self, x):
+                        return self.head(x)
+                def step(model):
+                    model(torch.ones(640, 512)).square().mean().backward()
+                model = Net()
+                with plugin.profile({str(path)!r}):
+                    step(model)
+            """, HEADROOM_STACKS="64")
+            report = subprocess.run([os.environ["HEADROOM_COMMAND"], "report", "--json", "--view", "tensors", str(path)], capture_output=True, text=True, check=True)
+            stacks = {}
+            for row in json.loads(report.stdout)["reports"][0]["tensors"]["rows"]:
+                stacks.setdefault(row["op"], [frame.get("function", "").split(".")[-1] if frame.get("file") else "" for frame in row.get("stack", [])])
+            for op, expected in {"aten::addmm": ["forward", "forward", "step"], "aten::mm": ["backward", "step"], "aten::ones": ["step"]}.items():
+                self.assertIn(op, stacks)
+                functions = [name for name in stacks[op][:stacks[op].index("step") + 1] if name and name not in ("_call_impl", "_wrapped_call_impl")]
+                self.assertEqual(functions[-len(expected):], expected, (op, stacks[op]))
+                self.assertEqual(stacks[op][0], "", "the innermost calls are those of libraries")
 
 
 if __name__ == "__main__":

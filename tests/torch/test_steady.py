@@ -13,6 +13,7 @@ import environment
 
 environment.skip_without_pytorch()
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # where a shell started the test in the background it is ignored, and children inherit that
 STEPS = 1000 if float(os.environ.get("HR_TEST_SCALE", "1")) > 1 else 200
 MAX_GROWTH_OF_HOST_BYTES = 4 << 20  # of 800 steps: a leak of one record in each step would be found by the number of tensors
 

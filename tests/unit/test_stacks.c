@@ -160,6 +160,18 @@ static void test_stack_of_a_c_program_has_its_calls_innermost_first(void)
 	hr_shutdown();
 }
 
+/* tests/python/test_stacks.py has programs with an interpreter. */
+static void test_without_an_interpreter_stacks_are_as_if_there_were_no_package(void)
+{
+	char long_name[1000];
+	memset(long_name, 'x', sizeof long_name - 1);
+	long_name[sizeof long_name - 1] = '\0';
+	hr__stacks_set_package(long_name); /* too long: ignored */
+	hr__stacks_set_package("/site-packages/headroom/");
+	hr__stacks_set_package("/another/");
+	test_stack_of_a_c_program_has_its_calls_innermost_first();
+}
+
 static void test_stack_has_no_more_frames_than_asked_for(void)
 {
 	const char *path = in_folder("depth.hrt");
@@ -478,7 +490,8 @@ static void test_system_without_captures_is_reported(void)
 	hr__os_replace(NULL);
 }
 
-TEST_MAIN(T(test_stack_of_a_c_program_has_its_calls_innermost_first), T(test_stack_has_no_more_frames_than_asked_for),
+TEST_MAIN(T(test_stack_of_a_c_program_has_its_calls_innermost_first), T(test_without_an_interpreter_stacks_are_as_if_there_were_no_package),
+          T(test_stack_has_no_more_frames_than_asked_for),
           T(test_recording_without_a_depth_has_no_stacks), T(test_profiler_records_stacks_of_the_depth_in_its_options),
           T(test_stack_of_a_refused_request_is_recorded), T(test_blocks_from_before_the_recording_have_no_stack),
           T(test_each_thread_has_its_own_stacks), T(test_stack_that_is_set_takes_precedence_and_needs_no_depth),

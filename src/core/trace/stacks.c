@@ -5,6 +5,14 @@
  *
  *   cache   | address << 16 | frame | 0 | ...    open addressing; 0 is empty; at most half full. Frame 0: code of Headroom itself
  *
+ * In a process with a Python interpreter the calls of Python take the place of the interpreter's own frames and of all outside of them:
+ *
+ *   aten::empty (libtorch_cpu.so)     functions of libraries, up to the first of the interpreter
+ *   Net.forward (model.py:12)         calls of Python
+ *   main (model.py:40)
+ *
+ * If there are more than [depth], each kind keeps its innermost ones, and neither has less than half of them.
+ *
  * The cache is emptied when a recording starts, because a module may have been unloaded since and another one loaded at its address.
  * Address and frame are one atomic word, so a thread that is still capturing then reads a right pair or none. */
 #include "core/trace/stacks.h"
@@ -17,6 +25,7 @@
 #include "core/base/names.h"
 #include "core/base/status.h"
 #include "core/os/os.h"
+#include "core/os/python.h"
 #include "core/trace/trace.h"
 
 #define OWN_FRAMES_MAX 24u /* frames of Headroom itself that a capture has room for */
@@ -31,6 +40,9 @@ _Static_assert(HR__FRAMES_MAX <= 1u << FRAME_BITS, "a frame's number fits in a s
 static hr__atomic_u64 cache[CACHE_SLOTS];
 static hr__atomic_u32 cached;   /* entries; may briefly be less than the number of used slots */
 static hr__atomic_u32 depth;    /* 0: no captures */
+static hr__atomic_u32 python_module;   /* hr_name of the module with the interpreter; HR_NAME_NONE: not known */
+static char python_folder[256];        /* of Headroom's Python package, whose frames are left out; "": it was not loaded */
+static hr__atomic_u32 has_python_folder; /* stored with release when python_folder is set */
 static hr__atomic_u64 own_base; /* where the module with this code is loaded; 0: it is the program, or not known */
 
 static __thread struct {
@@ -119,10 +131,81 @@ static size_t count_own(void *const *addresses, const uint16_t *frames, size_t c
 	return own;
 }
 
+/* ---- Python ---- */
+
+struct python_frames {
+	uint16_t *frames;
+	size_t count, most;
+	bool has_package; /* python_folder can be read */
+};
+
+static bool add_python_frame(void *context, const hr__python_frame *found)
+{
+	struct python_frames *python = context;
+	if (python->has_package && starts_with(found->file, python_folder)) return true;
+	if (python->count == python->most) return false;
+	hr_frame frame = { .function = hr_name_intern(found->function), .file = hr_name_intern(found->file), .line = found->line };
+	python->frames[python->count++] = (uint16_t)hr__frame_intern(&frame);
+	return true;
+}
+
+/* Without Headroom's package only a thread that holds the interpreter's lock has Python frames: the program may hold locks of its own,
+ * which threads of Python wait for. */
+static size_t capture_python(uint16_t *frames, size_t most)
+{
+	struct python_frames python = { .frames = frames, .most = most, .has_package = hr__load_acquire(&has_python_folder) != 0 };
+	hr__python_walk(python.has_package, add_python_frame, &python);
+	return python.count;
+}
+
+static hr_name module_of_python(void)
+{
+	hr_name module = hr__load_relaxed(&python_module);
+	hr__os_symbol symbol;
+	if (module != HR_NAME_NONE) return module;
+	const void *code = hr__python_code();
+	if (code == NULL || hr__os()->symbol_find(code, &symbol)) return HR_NAME_NONE;
+	module = hr_name_intern(symbol.module);
+	hr__store_relaxed(&python_module, module);
+	return module;
+}
+
+/* Of [count] frames, those inside the interpreter's first one. */
+static size_t count_inside(const uint16_t *frames, size_t count)
+{
+	hr_name module = module_of_python();
+	for (size_t i = 0; i < count && module != HR_NAME_NONE; i++)
+		if (frames[i] != OWN_FRAME && hr__frame_get(frames[i]).module == module) return i;
+	return count;
+}
+
+void hr__stacks_set_package(const char *folder)
+{
+	if (hr__load_acquire(&has_python_folder) || strlen(folder) >= sizeof python_folder) return;
+	strcpy(python_folder, folder);
+	hr__store_release(&has_python_folder, 1);
+}
+
+/* ---- captures of both ---- */
+
+/* [frames] has [count] of libraries, and room for [most]. Returns how many there are with those of Python. */
+static size_t join_python(uint16_t *frames, size_t count, size_t most)
+{
+	uint16_t python[HR_STACK_DEPTH_MAX];
+	size_t added = capture_python(python, most);
+	if (added == 0) return count < most ? count : most;
+	count = count_inside(frames, count);
+	size_t least = added < most / 2 ? added : most / 2;
+	if (count > most - least) count = most - least;
+	if (added > most - count) added = most - count;
+	memcpy(frames + count, python, added * sizeof *python);
+	return count + added;
+}
+
 static hr_stack capture(uint32_t most)
 {
 	void *addresses[HR_STACK_DEPTH_MAX + OWN_FRAMES_MAX];
-	uint16_t frames[HR_STACK_DEPTH_MAX + OWN_FRAMES_MAX];
+	uint16_t frames[HR_STACK_DEPTH_MAX + OWN_FRAMES_MAX + HR_STACK_DEPTH_MAX]; /* the last are for Python, if there are no others */
 	size_t count = 0;
 	HR_ASSERT(most <= HR_STACK_DEPTH_MAX);
 	if (hr__os()->stack_capture(addresses, most + OWN_FRAMES_MAX, &count)) return HR_STACK_NONE;
@@ -131,7 +214,7 @@ static hr_stack capture(uint32_t most)
 	for (size_t i = own; i < count; i++) {
 		if (frames[i] == OWN_FRAME) frames[i] = HR__FRAME_OTHER;
 	}
-	return hr__stack_of_frames(frames + own, left < most ? left : most);
+	return hr__stack_of_frames(frames + own, join_python(frames + own, left, most));
 }
 
 hr_stack hr__stacks_now(void)

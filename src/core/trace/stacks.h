@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/base/shared.h"
 #include "headroom.h"
 #include "headroom_record.h"
 
@@ -20,6 +21,10 @@ hr_status hr__stacks_prepare(void);
 /* Captures stacks of up to [depth] frames from now on, at most HR_STACK_DEPTH_MAX; 0: none. After hr__stacks_prepare. */
 void hr__stacks_start(uint32_t depth);
 uint32_t hr__stacks_depth(void);
+
+/* Headroom's Python package is in [folder]: its frames are left out of stacks, and threads that have released the interpreter's
+ * lock, as ctypes does for each call, take it for a capture. Called by the package, before others use it. */
+HR__SHARED void hr__stacks_set_package(const char *folder);
 
 /* The stack of an event that happens now. May capture it, so no lock may be held and no writer busy. Never fails: a stack that cannot
  * be captured is HR_STACK_NONE. */
