@@ -123,7 +123,7 @@ typedef struct CUmemPoolProps {
 	X(cuEventCreate, (CUevent *, unsigned int))                   \
 	X(cuEventDestroy_v2, (CUevent))                               \
 	X(cuEventRecord, (CUevent, CUstream))                         \
-	X(cuEventSynchronize, (CUevent))                              \
+	X(cuEventQuery, (CUevent))                                    \
 	X(cuEventElapsedTime, (float *, CUevent, CUevent))            \
 	X(cuFuncGetName, (const char **, CUfunction))                 \
 	X(cuKernelGetName, (const char **, CUkernel))                 \

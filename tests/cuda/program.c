@@ -165,6 +165,21 @@ static CUresult launch(int slot, size_t way)
 	}
 }
 
+/* Work of the stream that waits until the program opens a gate, as a kernel may wait for a flag of the host. */
+static bool gate_is_open;
+
+static void wait_at_gate(void *unused)
+{
+	(void)unused;
+	while (!__atomic_load_n(&gate_is_open, __ATOMIC_ACQUIRE)) usleep(1000);
+}
+
+static CUresult gate(bool open)
+{
+	__atomic_store_n(&gate_is_open, open, __ATOMIC_RELEASE);
+	return open ? HR__CUDA_SUCCESS : cu.other_cuLaunchHostFunc(stream, wait_at_gate, NULL);
+}
+
 static long resident_mib(void)
 {
 	long pages = 0;
@@ -473,6 +488,7 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("contents")) return check_contents(*address, slots[slot].bytes, slot + 1);
 	if (IS("range")) return print_range(*address, bytes);
 	if (IS("launch")) return launch(slot, bytes);
+	if (IS("gate")) return gate(slot);
 	if (IS("unload")) return cu.cuModuleUnload((CUmodule)1);
 	if (IS("churn")) return churn(bytes);
 	if (IS("nvtx")) return start_nvtx();

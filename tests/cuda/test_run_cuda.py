@@ -297,6 +297,13 @@ class Names(Run):
         shown = json.loads(run("report", path, "--view", "tensors", "--json").stdout)
         self.assertEqual(sum(row["uses"] for report in shown["reports"] for row in report["tensors"]["rows"]), 24)
 
+    def test_a_kernel_may_wait_for_what_the_program_does_next(self):
+        # It cannot be timed, and the launch returns all the same; later ones of it do not wait.
+        begun = time.monotonic()
+        _, rows, path = self.recorded("start", "stream", "alloc:0:1000", "gate:0", *["launch:0:0"] * 20, "gate:1", "sync", "launch:0:1", "sync", options=("--uses",))
+        self.assertLess(time.monotonic() - begun, 20)
+        self.assertEqual(sum(row["uses"] for row in rows if row["bytes"] == 1000), 42)
+
     @needs_command
     def test_uses_need_a_recording(self):
         result = self.observe("proc", options=("--uses",))
