@@ -144,6 +144,7 @@ typedef struct CUmemPoolProps {
 	X(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 6)             \
 	X(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 7)              \
 	X(CU_MEMPOOL_ATTR_USED_MEM_HIGH, 8)                 \
+	X(CU_MEM_ALLOCATION_TYPE_MANAGED, 2)                \
 	X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217)          \
 	X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                 \
 	X(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1)               \

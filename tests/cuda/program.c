@@ -391,10 +391,12 @@ static CUresult print_range(CUdeviceptr address, size_t into)
 
 #define FOREIGN_POOL ((CUmemoryPool)1)
 
-/* [kind]: 0 of the card alone, 1 for other processes too. */
+/* [kind]: 0 of the card alone, 1 for other processes too, 2 of managed memory, 3 of host memory. */
 static CUresult make_pool(int kind, size_t most)
 {
-	const CUmemPoolProps of = { .allocType = HR__CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = kind, .location = { HR__CU_MEM_LOCATION_TYPE_DEVICE, 0 }, .maxSize = most };
+	CUmemPoolProps of = { .allocType = HR__CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = kind == 1, .location = { HR__CU_MEM_LOCATION_TYPE_DEVICE, 0 }, .maxSize = most };
+	if (kind == 2) of.allocType = HR__CU_MEM_ALLOCATION_TYPE_MANAGED;
+	if (kind == 3) of.location.type = HR__CU_MEM_LOCATION_TYPE_HOST_NUMA;
 	return cu.cuMemPoolCreate(&own_pool, &of);
 }
 

@@ -146,6 +146,23 @@ class Manage(Run):
         lines = self.lines(self.manage("proc", *commands, "gpus", "freeasync:0", "freeasync:1", "sync", "gpus", FAKE_CUDA_DEVICES="2"))
         self.assertEqual(lines, ["gpus 1024 512", "gpus 0 0"])
 
+    def test_a_pool_decides_where_its_memory_is(self):
+        # On card 0, for a stream of card 1: a stream that was made, and the default one.
+        for stream in (["stream"], []):
+            commands = ["start:0", "newpool:0", "start:1", *stream, "pool:0:1024", "alloc:1:512"]
+            self.assertEqual(self.lines(self.observe("proc", *commands, "cards", "freeasync:0", "sync", "cards", FAKE_CUDA_DEVICES="2")), ["cards 1024 512", "cards 0 512"])
+            lines = self.lines(self.manage("proc", *commands, "gpus", "freeasync:0", "freeasync:1", "sync", "gpus", FAKE_CUDA_DEVICES="2"))
+            self.assertEqual(lines, ["gpus 1024 512", "gpus 0 0"])
+            lines = self.lines(self.observe("proc", *commands, "pool:2:600", "alloc:3:900", "cards", FAKE_CUDA_DEVICES="2", options=("--limit", "1536"), HEADROOM_OOM_REPORT=str(self.folder / "o")))
+            self.assertEqual(lines, ["pool:2:600 -> 2", "cards 1024 1412"])
+        # Managed and host memory do not count against the limit.
+        lines = self.lines(self.observe("proc", "start", "stream", "newpool:2", "pool:0:1000", "newpool:3", "pool:1:700", "cards", "hoststats", "info", "freeasync:0", "freeasync:1", "sync",
+                                        "hoststats", options=("--limit", "2KiB")))
+        self.assertEqual(lines, ["cards 1000 -1", "host 700", "info 2048 of 2048", "host 0"])
+        lines = self.lines(self.manage("proc", "start", "stream", "newpool:2", "pool:0:1000", "newpool:3", "pool:1:700", "gpustats", "hoststats", "freeasync:0", "freeasync:1", "sync", "gpustats",
+                                       "hoststats"))
+        self.assertEqual(lines, ["gpu 1000", "host 700", "gpu 0", "host 0"])
+
     def test_cards_do_not_access_each_others_memory(self):
         commands = ["start", "alloc:0:1000", "peers"]
         result = self.manage("proc", *commands, FAKE_CUDA_DEVICES="2")
