@@ -371,18 +371,20 @@ static CUresult check_contents(CUdeviceptr address, size_t bytes, int value)
 	return result;
 }
 
-/* What the driver says about an address inside the block of a slot, from the three calls that say it. */
+/* What the driver says about an address inside the block of a slot, from the three calls that say it, and its context. */
 static CUresult print_range(CUdeviceptr address, size_t into)
 {
 	CUdeviceptr base = 0, start = 0, first = 0;
 	size_t size = 0, range = 0, second = 0;
+	CUcontext context = NULL;
 	CUpointer_attribute which[] = { HR__CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, HR__CU_POINTER_ATTRIBUTE_RANGE_SIZE };
 	void *both[] = { &first, &second };
 	CUresult result = cu.cuMemGetAddressRange_v2(&base, &size, address + into);
 	if (result == HR__CUDA_SUCCESS) result = cu.cuPointerGetAttribute(&start, which[0], address + into);
 	if (result == HR__CUDA_SUCCESS) result = cu.cuPointerGetAttribute(&range, which[1], address + into);
 	if (result == HR__CUDA_SUCCESS) result = cu.cuPointerGetAttributes(2, which, both, address + into);
-	bool agree = base == start && base == first && size == range && size == second;
+	if (result == HR__CUDA_SUCCESS) result = cu.cuPointerGetAttribute(&context, HR__CU_POINTER_ATTRIBUTE_CONTEXT, address + into);
+	bool agree = base == start && base == first && size == range && size == second && context == primary;
 	if (result == HR__CUDA_SUCCESS) printf("range %lld %zu%s\n", (long long)(base - address), size, agree ? "" : " and others");
 	return result;
 }

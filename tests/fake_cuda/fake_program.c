@@ -198,6 +198,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ad
 static CUresult get_attribute(void *out, CUpointer_attribute which, const mapping *at)
 {
 	switch (which) {
+	case HR__CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)out = at->context; return at->plain ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_INVALID_VALUE;
 	case HR__CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = at->base; return HR__CUDA_SUCCESS;
 	case HR__CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = at->size; return HR__CUDA_SUCCESS;
 	default: return HR__CUDA_ERROR_INVALID_VALUE;

@@ -186,6 +186,13 @@ int main()
 	size_t free_bytes, total;
 	cudaError_t error = cudaMemGetInfo(&free_bytes, &total);
 	printf("%.1f %s\n", sum, cudaGetErrorString(error));
+	float *again = NULL, *kept = NULL;
+	cudaMalloc(&kept, 1 << 20); /* ends with the context */
+	error = cudaDeviceReset();
+	if (!error) error = cudaMalloc(&again, 1 << 20);
+	if (!error) error = cudaMemset(again, 0, 1 << 20);
+	if (!error) error = cudaFree(again);
+	printf("%s after a reset\n", cudaGetErrorString(error));
 	return 0;
 }
 """
