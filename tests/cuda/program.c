@@ -321,6 +321,7 @@ static void *allocate_and_free(void *argument)
 	for (size_t i = 0; i < rounds; i++) {
 		CUdeviceptr *slot = &kept[i % 8];
 		if (*slot) failed |= (i & 8 ? cu.cuMemFree_v2(*slot) : cu.cuMemFreeAsync(*slot, stream)) != HR__CUDA_SUCCESS;
+		*slot = 0; /* a request that is refused leaves it, and another thread may have the address by now */
 		failed |= (i & 1 ? cu.cuMemAlloc_v2(slot, 4096 + i) : cu.cuMemAllocAsync(slot, 4096 + i, stream)) != HR__CUDA_SUCCESS;
 	}
 	/* Half of what is left stays allocated. */
