@@ -150,7 +150,7 @@ static CUresult launch(int slot, size_t way)
 {
 	static CUfunction function, kernel;
 	static const size_t sizes[] = { 8, 16, 4 };
-	if (!function) function = cu.make_kernel("_Z4scalePf6vectori", 0, 3, sizes);
+	if (!function) function = cu.make_kernel("_Z5scalePf6vectori", 0, 3, sizes);
 	if (!kernel) kernel = cu.make_kernel("add_kernel", 1, 3, sizes);
 	struct { CUdeviceptr first; uint64_t second[2]; uint64_t third; } buffer = { slots[slot].address + (way == 5 ? 16 : 0), { 4, slots[slot + 1].address }, 7 };
 	void *arguments[] = { &buffer.first, buffer.second, &buffer.third };
