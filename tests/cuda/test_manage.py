@@ -151,6 +151,13 @@ class Manage(Run):
                                            "gpustats", "free:1", "free:2", "gpustats"))
             self.assertEqual(lines, ["free:0 -> 1", "gpu 512", "gpu 512", "gpu 0"])
 
+    def test_a_recording_ends_with_its_stream(self):
+        # Memory is managed again, so it is rounded to 256 bytes, and what was freed meanwhile is free.
+        for way in ("link", "proc"):
+            lines = self.lines(self.manage(way, "start", "stream", "alloc:0:256", "capture:1", "free:0", "gpustats", "streamend", "stream", "alloc:1:1000", "gpustats", "capture:1", "capture:0",
+                                           "alloc:2:1000", "gpustats"))
+            self.assertEqual(lines, ["gpu 256", "gpu 1024", "gpu 2048"])
+
     def test_memory_kept_for_later_is_not_in_the_way(self):
         # Of requests that the driver serves: on a card of 256 MiB, and within a limit of 100 MiB.
         lines = self.lines(self.manage("proc", "start", f"alloc:0:{150 * MIB}", "free:0", f"create:1:{200 * MIB}", "release:1", f"alloc:0:{150 * MIB}", "free:0", f"pitch:2:{20 * MIB}"))
