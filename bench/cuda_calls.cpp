@@ -3,8 +3,8 @@
  *     cuda_calls plain|ordered|launches
  *
  * plain: cuMemAlloc and cuMemFree of 1 MiB; ordered: cuMemAllocAsync and cuMemFreeAsync of 1 MiB on a stream; launches: cuLaunchKernel of a kernel that does
- * nothing, on a stream. The stream is waited for after every 100. Prints "ready", then answers each line "N" on its standard input with the seconds that N of them
- * took, and those of the processor, and "end" with what it has found out: nothing. */
+ * nothing, on a stream. The stream is waited for after every 100. Prints "ready", then answers each line "M N" on its standard input, after M of them, with the
+ * seconds that one of N took: the mean, that of the shortest tenth, and those of the processor; and "end" with what it has found out: nothing. */
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -95,6 +95,29 @@ static void repeat(void (*step)(), long count)
 	must(wait(stream));
 }
 
+static double now()
+{
+	return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+static void measure(void (*step)(), const char *line)
+{
+	char *rest;
+	long before = strtol(line, &rest, 10), steps = strtol(rest, nullptr, 10), tenth = steps < 10 ? 1 : steps / 10;
+	repeat(step, before);
+	double used = processor_time(), begin = now(), shortest = 1e9;
+	for (long done = 0; done < steps; done += tenth) {
+		long some = steps - done < tenth ? steps - done : tenth;
+		double from = now();
+		repeat(step, some);
+		double one = (now() - from) / static_cast<double>(some);
+		if (some == tenth && one < shortest) shortest = one;
+	}
+	double count = static_cast<double>(steps);
+	printf("%.12f %.12f %.12f\n", (now() - begin) / count, shortest, (processor_time() - used) / count);
+	fflush(stdout);
+}
+
 int main(int count, char **arguments)
 {
 	void *context;
@@ -117,13 +140,7 @@ int main(int count, char **arguments)
 	puts("ready");
 	fflush(stdout);
 	while (fgets(line, sizeof line, stdin) && strncmp(line, "end", 3) != 0) {
-		repeat(step, 1);
-		double used = processor_time();
-		auto begin = std::chrono::steady_clock::now();
-		repeat(step, atol(line));
-		double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-		printf("%.9f %.9f\n", elapsed, processor_time() - used);
-		fflush(stdout);
+		measure(step, line);
 	}
 	puts("same");
 	return 0;

@@ -3,13 +3,13 @@
 
     bench/cuda_programs.py [--build FOLDER] [--seconds S] [--copies N] [--seed N] [--programs NAME,...]
 
-Each program runs in six processes at the same time: two alone, two with --observe and two with --manage. They take turns of about 8 ms, after a step that is not
+Each program runs in six processes at the same time: two alone, two with --observe and two with --manage. They take turns of about 8 ms, after 3 ms that are not
 measured; one that waits for its turn does nothing. A round is one turn of each process. Rounds come in blocks in which each process has each place once, in random order,
 so that a slow moment of the machine meets all of them. Each process has a core of its own, where there are enough, and the processes change cores every few blocks.
 
 A ratio is the median over the rounds, of the time of a mode's two processes to that of the two alone, with the 95% confidence interval of the median (of the
-signs: it supposes nothing about the distribution). "copies" compares the second process of a mode with the first one: what they differ by is not due to Headroom. The
-same ratios of the processor time of the thread that makes the calls leave out the time that it waits for the card without a loop.
+signs: it supposes nothing about the distribution). "shortest" is the same of the shortest step of each turn, which other work on the machine disturbs least, and "processor"
+of the processor time of the thread that makes the calls. "copies" compares the second process of a mode with the first one: what they differ by is not due to Headroom.
 The results of all processes must be the same. All are started at once, because starting takes longer than the steps.
 
     calls          cuMemAlloc and cuMemFree of 1 MiB, in C++ (cuda_calls.cpp)
@@ -39,6 +39,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 MODES = {"alone": None, "observe": ["--observe"], "manage": ["--manage", "--device", "none"]}  # without the plug-in for PyTorch
 TURN_SECONDS = 0.008
+IDLE_SECONDS = 0.003
 WARMUP_STEPS = 20
 BLOCKS_ON_A_CORE = 4
 LEAST_BLOCKS = 2
@@ -52,12 +53,17 @@ import sys, time
 print("ready", flush=True)
 for line in sys.stdin:
     if line.strip() == "end": break
-    step()
+    before, steps = map(int, line.split())
+    for _ in range(before): step()
     finish()
-    begin, used = time.perf_counter(), time.thread_time()
-    for _ in range(int(line)): step()
+    used, times = time.thread_time(), [time.perf_counter()]
+    for _ in range(steps):
+        step()
+        times.append(time.perf_counter())
     finish()
-    print("%.9f %.9f" % (time.perf_counter() - begin, time.thread_time() - used), flush=True)
+    end, used = time.perf_counter(), time.thread_time() - used
+    shortest = min(b - a for a, b in zip(times, times[1:]))
+    print("%.9f %.9f %.9f" % ((end - times[0]) / steps, shortest, used / steps), flush=True)
 print(result(), flush=True)
 """
 
@@ -156,12 +162,12 @@ class Child:
             except OSError:  # it has ended
                 pass
 
-    def turn(self, steps):
-        """Seconds, and those of the processor, per step."""
+    def turn(self, before, steps):
+        """Seconds of a step: the mean, the shortest, and those of the processor. [before] more are not measured."""
         try:
-            print(steps, file=self.process.stdin, flush=True)
-            elapsed, used = map(float, self.process.stdout.readline().split())
-            return elapsed / steps, used / steps
+            print(before, steps, file=self.process.stdin, flush=True)
+            mean, shortest, used = map(float, self.process.stdout.readline().split())
+            return mean, shortest, used
         except (BrokenPipeError, ValueError) as error:
             raise Ended(f"{self.name}: ended in a turn: {self.said()[-1500:]}") from error
 
@@ -224,11 +230,13 @@ def orders(children, chance):
 
 
 def take_turns(children, seconds, seed):
-    """Of each child, (seconds, those of the processor) per step in each round."""
-    for _ in range(2):  # the same number of steps in each process, since results depend on it
-        step = [child.turn(WARMUP_STEPS)[0] for child in children.values()]
-    steps = max(1, min(200000, round(TURN_SECONDS / statistics.median(step))))
+    """What each child says of its turn in each round, and how many steps a turn has. It is the same number for all of them, since results depend on it."""
+    for _ in range(2):
+        typical = statistics.median(child.turn(1, WARMUP_STEPS)[0] for child in children.values())
+    steps, before = (max(1, min(200000, round(seconds / typical))) for seconds in (TURN_SECONDS, IDLE_SECONDS))
     times, chance, on = {key: [] for key in children}, random.Random(seed), cores()
+    if len(on) > len(children):  # this process keeps away from theirs
+        os.sched_setaffinity(0, {on.pop()})
     until, blocks = time.monotonic() + seconds, 0
     while time.monotonic() < until or blocks < LEAST_BLOCKS:
         if blocks % BLOCKS_ON_A_CORE == 0:
@@ -236,7 +244,7 @@ def take_turns(children, seconds, seed):
                 child.pin(on[(at + blocks // BLOCKS_ON_A_CORE) % len(on)])
         for order in orders(children, chance):
             for key in order:
-                times[key].append(children[key].turn(steps))
+                times[key].append(children[key].turn(before, steps))
         blocks += 1
     return times, steps
 
@@ -274,15 +282,18 @@ def are_ready(children):
     return not missing
 
 
+FIGURES = ("time", "shortest", "processor")
+
+
 def print_table(name, times, steps):
     typical = {mode: statistics.median(turn[0] for key in times if key[0] == mode for turn in times[key]) for mode in MODES}
     unit, scale = ("us", 1e6) if typical["alone"] < 1e-3 else ("ms", 1e3)
     rounds = len(times["alone", 0])
     print(f"{name:15} {unit} a step: " + ", ".join(f"{mode} {typical[mode] * scale:.4g}" for mode in MODES) + f"; {rounds} rounds, {steps} steps in a turn")
     for mode in list(MODES)[1:]:
-        print(f"  {mode + '/alone':15} {compare_modes(times, mode, 0)}   processor {compare_modes(times, mode, 1)}")
+        print(f"  {mode + '/alone':15} " + "   ".join(f"{name} {compare_modes(times, mode, at)}" for at, name in enumerate(FIGURES)))
     for mode in MODES if ("alone", 1) in times else []:
-        print(f"  {'copies: ' + mode:15} {compare_copies(times, mode, 0)}   processor {compare_copies(times, mode, 1)}")
+        print(f"  {'copies: ' + mode:15} " + "   ".join(f"{name} {compare_copies(times, mode, at)}" for at, name in enumerate(FIGURES)))
 
 
 def measure(name, children, seconds, seed):

@@ -179,7 +179,7 @@ HR_API const char *hr_status_text(hr_status status);
 
 /* The message of the calling thread's last failing call: what failed and what to do about it. Safe to print: control characters
  * in names that the program supplied are written as \xNN. Valid until the thread's next failing call. Never NULL; empty if no
- * call has failed yet. */
+ * call has failed yet. Without host memory for it, the text of the status. */
 HR_API const char *hr_last_message(void);
 
 /* The status of the calling thread's last failing call; HR_OK if no call has failed yet. */

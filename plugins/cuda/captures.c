@@ -1,12 +1,30 @@
-/* captures.c - see captures.h. A recording begins and ends by calls for one stream, which count the recordings. */
+/* captures.c - see captures.h. A recording begins and ends by calls for one stream, which count the recordings. It also ends with that stream, so the streams are
+ * known; those for which the list has no room end their recordings by the call alone. */
 #include "captures.h"
+
+#include <pthread.h>
 
 #include "record.h"
 
 HR__ANSWERED_PLAIN(HR__PROTOTYPE)
 HR__ANSWERED_STREAM(HR__PROTOTYPES)
 
+#define ORIGINS_MAX 64u
+
 static uint32_t active;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static CUstream origins[ORIGINS_MAX]; /* NULL = an empty place */
+
+/* Puts [now] in the place of [before]. */
+static bool replace_origin(CUstream before, CUstream now)
+{
+	unsigned at = 0;
+	pthread_mutex_lock(&lock);
+	while (at < ORIGINS_MAX && origins[at] != before) at++;
+	if (at < ORIGINS_MAX) origins[at] = now;
+	pthread_mutex_unlock(&lock);
+	return at < ORIGINS_MAX;
+}
 
 bool hr__captures_active(void)
 {
@@ -32,30 +50,38 @@ static void begin(void)
 	__atomic_fetch_add(&active, 1, __ATOMIC_ACQ_REL);
 }
 
-static CUresult begun(CUresult result)
+static CUresult begun(CUresult result, CUstream stream)
 {
 	if (result != HR__CUDA_SUCCESS) __atomic_fetch_sub(&active, 1, __ATOMIC_ACQ_REL);
+	else if (stream) (void)!replace_origin(NULL, stream);
 	return result;
 }
 
 /* A recording that was spoiled ends with an error. One that the call could not end goes on. */
 static CUresult ended(CUresult result, bool was_recording, CUstream stream, bool per_thread)
 {
-	if (was_recording && (result == HR__CUDA_SUCCESS || !has(stream, per_thread))) __atomic_fetch_sub(&active, 1, __ATOMIC_ACQ_REL);
+	if (!was_recording || (result != HR__CUDA_SUCCESS && has(stream, per_thread))) return result;
+	if (stream) (void)!replace_origin(stream, NULL);
+	__atomic_fetch_sub(&active, 1, __ATOMIC_ACQ_REL);
 	return result;
+}
+
+void hr__captures_end_stream(CUstream stream)
+{
+	if (stream && hr__captures_active() && replace_origin(stream, NULL)) __atomic_fetch_sub(&active, 1, __ATOMIC_ACQ_REL);
 }
 
 #define CAPTURE_CALLS(variant, per_thread)                                                                                                           \
 	CUresult cuStreamBeginCapture_v2##variant(CUstream stream, CUstreamCaptureMode mode)                                                             \
 	{                                                                                                                                                \
 		begin();                                                                                                                                     \
-		return begun(HR__REAL(cuStreamBeginCapture_v2##variant, stream, mode));                                                                      \
+		return begun(HR__REAL(cuStreamBeginCapture_v2##variant, stream, mode), stream);                                                              \
 	}                                                                                                                                                \
 	CUresult cuStreamBeginCaptureToGraph##variant(CUstream stream, CUgraph graph, const CUgraphNode *after, const CUgraphEdgeData *edges,            \
 	                                              size_t count, CUstreamCaptureMode mode)                                                            \
 	{                                                                                                                                                \
 		begin();                                                                                                                                     \
-		return begun(HR__REAL(cuStreamBeginCaptureToGraph##variant, stream, graph, after, edges, count, mode));                                      \
+		return begun(HR__REAL(cuStreamBeginCaptureToGraph##variant, stream, graph, after, edges, count, mode), stream);                              \
 	}                                                                                                                                                \
 	CUresult cuStreamEndCapture##variant(CUstream stream, CUgraph *out)                                                                              \
 	{                                                                                                                                                \

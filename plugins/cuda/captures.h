@@ -16,4 +16,7 @@ bool hr__captures_active(void);
 /* Whether [stream] does, or the driver does not say. [per_thread]: stream 0 is the thread's own default stream. */
 bool hr__captures_has(CUstream stream, bool per_thread);
 
+/* A stream was destroyed: what it recorded is gone. */
+void hr__captures_end_stream(CUstream stream);
+
 #endif

@@ -77,16 +77,22 @@ bool hr__cards_exist(void)
 
 /* ---- the backend ---- */
 
-static hr_status card_count(void *config, uint32_t *out)
+/* Once, before the backend is registered: other threads read the list, and a call of the driver that fails later must not empty it. */
+static int list_cards(void)
 {
-	(void)config;
 	int count = 0;
 	if (!hr__driver.cuDeviceGetCount || !hr__driver.cuDeviceGet || hr__driver.cuDeviceGetCount(&count) != HR__CUDA_SUCCESS) count = 0;
 	if (count > HR__CARDS_MAX) count = HR__CARDS_MAX;
 	for (int i = 0; i < count; i++)
 		if (hr__driver.cuDeviceGet(&listed[i].device, i) != HR__CUDA_SUCCESS) count = i;
 	__atomic_store_n(&listed_count, count, __ATOMIC_RELEASE);
-	*out = (uint32_t)count;
+	return count;
+}
+
+static hr_status card_count(void *config, uint32_t *out)
+{
+	(void)config;
+	*out = (uint32_t)__atomic_load_n(&listed_count, __ATOMIC_ACQUIRE);
 	return HR_OK;
 }
 
@@ -173,7 +179,6 @@ static hr_status card_fill(void *device, uint64_t address, uint8_t value, uint64
 hr_status hr__cards_register(bool *on_gpu)
 {
 	hr_backend table;
-	uint32_t count;
 	hr_backend_init(&table);
 	table.version = HR_BACKEND_VERSION;
 	table.name = "cuda_program";
@@ -186,8 +191,7 @@ hr_status hr__cards_register(bool *on_gpu)
 	table.plain_free = card_plain_free;
 	table.copy = card_copy;
 	table.fill = card_fill;
-	card_count(NULL, &count); /* for hr__cards_index */
-	if (!count) return hr_backend_set_error(HR_NO_SUCH_DEVICE, "cuDeviceGetCount or cuDeviceGet failed");
+	if (!list_cards()) return hr_backend_set_error(HR_NO_SUCH_DEVICE, "cuDeviceGetCount or cuDeviceGet failed");
 	hr_status status = hr_backend_register(&table, NULL);
 	*on_gpu = status == HR_IN_USE;
 	return status == HR_IN_USE ? HR_OK : status;

@@ -1,4 +1,5 @@
 /* contexts.c - the end of a context, which frees its memory, and what the driver says about the memory of a card. */
+#include "captures.h"
 #include "cards.h"
 #include "manage.h"
 #include "record.h"
@@ -17,7 +18,9 @@ CUresult cuCtxDestroy_v2(CUcontext context)
 CUresult cuStreamDestroy_v2(CUstream stream)
 {
 	if (stream && hr__ledger_is_on()) hr__manage_end_stream(stream);
-	return HR__REAL(cuStreamDestroy_v2, stream);
+	CUresult result = HR__REAL(cuStreamDestroy_v2, stream);
+	if (result == HR__CUDA_SUCCESS) hr__captures_end_stream(stream);
+	return result;
 }
 
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)

@@ -123,7 +123,7 @@ typedef struct CUmemPoolProps {
 	X(cuEventCreate, (CUevent *, unsigned int))                   \
 	X(cuEventDestroy_v2, (CUevent))                               \
 	X(cuEventRecord, (CUevent, CUstream))                         \
-	X(cuEventSynchronize, (CUevent))                              \
+	X(cuEventQuery, (CUevent))                                    \
 	X(cuEventElapsedTime, (float *, CUevent, CUevent))            \
 	X(cuFuncGetName, (const char **, CUfunction))                 \
 	X(cuKernelGetName, (const char **, CUkernel))                 \
@@ -138,12 +138,14 @@ typedef struct CUmemPoolProps {
 	X(CU_GET_PROC_ADDRESS_DEFAULT, 0)                   \
 	X(CU_GET_PROC_ADDRESS_LEGACY_STREAM, 1)             \
 	X(CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM, 2) \
+	X(CU_POINTER_ATTRIBUTE_CONTEXT, 1)                  \
 	X(CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, 11)        \
 	X(CU_POINTER_ATTRIBUTE_RANGE_SIZE, 12)              \
 	X(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 5)          \
 	X(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, 6)             \
 	X(CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 7)              \
 	X(CU_MEMPOOL_ATTR_USED_MEM_HIGH, 8)                 \
+	X(CU_MEM_ALLOCATION_TYPE_MANAGED, 2)                \
 	X(CUDA_ERROR_PEER_ACCESS_UNSUPPORTED, 217)          \
 	X(CU_STREAM_CAPTURE_STATUS_NONE, 0)                 \
 	X(CU_STREAM_CAPTURE_STATUS_ACTIVE, 1)               \

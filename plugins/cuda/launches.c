@@ -3,10 +3,13 @@
  * An argument says where a block is and not what the kernel does with it, so each block counts as read and written. A structure is searched for pointers
  * at multiples of 8 bytes. Blocks that are only reached through memory of the device are not seen, nor are launches inside of graphs.
  *
- * The first MEASURED executions of a kernel are timed with two events, which waits for the kernel; the shortest is the time of all later ones. */
+ * The first MEASURED executions of a kernel are timed with two events, which waits for the kernel; the shortest is the time of all later ones. A kernel may itself
+ * wait for what the program does after the launch, for example launch another one: so the wait has an end, after which that kernel has no time. */
 #include "launches.h"
 
+#include <sched.h>
 #include <string.h>
+#include <time.h>
 
 #include "blocks.h"
 #include "captures.h"
@@ -21,6 +24,7 @@ HR__ANSWERED_STREAM(HR__PROTOTYPES)
 
 #define EXPECTED_MAX 16 /* blocks of a thread that wait for a launch; earlier ones keep their names */
 #define MEASURED 3
+#define WAIT_MAX_NS 1000000000ull
 #define LEAST_ADDRESS 4096u
 #define BUFFER_POINTER ((void *)1) /* as CU_LAUNCH_PARAM_BUFFER_POINTER */
 #define BUFFER_SIZE ((void *)2)
@@ -113,7 +117,7 @@ static bool can_measure(const hr__kernel *kernel)
 {
 	/* Waiting can end the recording of a graph, also that of another thread. */
 	if (__atomic_load_n(&kernel->measured, __ATOMIC_RELAXED) >= MEASURED || hr__captures_active()) return false;
-	return hr__driver.cuEventCreate && hr__driver.cuEventRecord && hr__driver.cuEventSynchronize && hr__driver.cuEventElapsedTime && hr__driver.cuEventDestroy_v2;
+	return hr__driver.cuEventCreate && hr__driver.cuEventRecord && hr__driver.cuEventQuery && hr__driver.cuEventElapsedTime && hr__driver.cuEventDestroy_v2;
 }
 
 static void end_timer(launch_timer *timer)
@@ -132,15 +136,35 @@ static void begin_timer(launch_timer *timer, const hr__kernel *kernel, CUstream 
 	if (!made || hr__driver.cuEventRecord(timer->begin, stream) != HR__CUDA_SUCCESS) end_timer(timer);
 }
 
+static uint64_t now_ns(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (uint64_t)now.tv_sec * 1000000000ull + (uint64_t)now.tv_nsec;
+}
+
+/* Whether the kernel is done; false after WAIT_MAX_NS, or where the driver does not say. */
+static bool wait_for_kernel(const launch_timer *timer)
+{
+	CUresult result;
+	uint64_t until = now_ns() + WAIT_MAX_NS;
+	while ((result = hr__driver.cuEventQuery(timer->end)) == HR__CUDA_ERROR_NOT_READY && now_ns() < until) sched_yield();
+	return result == HR__CUDA_SUCCESS;
+}
+
+static void note_time(hr__kernel *kernel, float ms)
+{
+	uint64_t ns = ms > 0 ? (uint64_t)((double)ms * 1e6) : 0, least = __atomic_load_n(&kernel->least_ns, __ATOMIC_RELAXED);
+	if (!least || ns < least) __atomic_store_n(&kernel->least_ns, ns, __ATOMIC_RELAXED);
+	__atomic_fetch_add(&kernel->measured, 1, __ATOMIC_RELAXED);
+}
+
 static void read_timer(launch_timer *timer, hr__kernel *kernel)
 {
 	float ms;
-	if (timer->end && hr__driver.cuEventRecord(timer->end, timer->stream) == HR__CUDA_SUCCESS &&
-	    hr__driver.cuEventSynchronize(timer->end) == HR__CUDA_SUCCESS &&
-	    hr__driver.cuEventElapsedTime(&ms, timer->begin, timer->end) == HR__CUDA_SUCCESS) {
-		uint64_t ns = ms > 0 ? (uint64_t)((double)ms * 1e6) : 0, least = __atomic_load_n(&kernel->least_ns, __ATOMIC_RELAXED);
-		if (!least || ns < least) __atomic_store_n(&kernel->least_ns, ns, __ATOMIC_RELAXED);
-		__atomic_fetch_add(&kernel->measured, 1, __ATOMIC_RELAXED);
+	if (timer->end && hr__driver.cuEventRecord(timer->end, timer->stream) == HR__CUDA_SUCCESS) {
+		if (!wait_for_kernel(timer)) __atomic_store_n(&kernel->measured, MEASURED, __ATOMIC_RELAXED);
+		else if (hr__driver.cuEventElapsedTime(&ms, timer->begin, timer->end) == HR__CUDA_SUCCESS) note_time(kernel, ms);
 	}
 	end_timer(timer);
 }

@@ -35,7 +35,7 @@ enum { NOT_STARTED, STARTED, FAILED };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static int state;              /* stored with release; the allocators below are created under the lock */
 static bool on_gpu;            /* blocks are on GPU:n, because libheadroom's devices were in use before */
-static bool is_on_gpu[HR__CARDS_MAX]; /* written before the allocator's id */
+static bool is_on_gpu[HR__CARDS_MAX][HR__LEDGER_KINDS]; /* written before the allocator's id */
 static bool begun;             /* libheadroom has been called, and may have state */
 static bool forked;            /* libheadroom's state is the parent's */
 static int fork_error;         /* of pthread_atfork */
@@ -187,7 +187,7 @@ static uint64_t create(int card, hr__ledger_kind kind)
 	if (kind == HR__LEDGER_HOST) return create_on("CPU:0", kind);
 	snprintf(device_name, sizeof device_name, "GPU:%d", card);
 	uint64_t id = on_gpu || hr__settings_get()->manage ? create_on(device_name, kind) : 0;
-	if (id) is_on_gpu[card] = true;
+	if (id) is_on_gpu[card][kind] = true;
 	if (id || on_gpu) return id;
 	snprintf(device_name, sizeof device_name, HR__CARDS_TYPE ":%d", card);
 	return create_on(device_name, kind);
@@ -336,7 +336,17 @@ void hr__ledger_end_context(CUcontext context)
 	}
 }
 
-/* What libheadroom itself has reserved on GPU:n, for a program that uses it too. Not opened for that. */
+/* Bytes of the blocks of a kind on GPU:n; 0 where they are not there. */
+static uint64_t blocks_on_gpu(int card, hr__ledger_kind kind)
+{
+	hr_stats stats;
+	uint64_t id = __atomic_load_n(&allocators[card][kind], __ATOMIC_ACQUIRE);
+	hr_stats_init(&stats);
+	return id && is_on_gpu[card][kind] && hr_allocator_get_stats((hr_allocator){ id }, &stats) == HR_OK ? (uint64_t)stats.bytes_in_use : 0;
+}
+
+/* What libheadroom has reserved on GPU:n, for the program itself and with --manage, and the blocks of ours that are there, except managed memory, which need
+ * not be on the card. The device is not opened for that. */
 static uint64_t reserved_on_gpu(int card)
 {
 	char name[24];
@@ -345,7 +355,8 @@ static uint64_t reserved_on_gpu(int card)
 	hr_stats_init(&stats);
 	snprintf(name, sizeof name, "GPU:%d", card);
 	bool known = hr_device_find(name, &device) == HR_OK && !hr_device_is_emulated(device) && hr__device_is_open(device);
-	return known && hr_device_get_stats(device, &stats) == HR_OK ? (uint64_t)stats.bytes_reserved : 0;
+	uint64_t unified = blocks_on_gpu(card, HR__LEDGER_MANAGED), all = known && hr_device_get_stats(device, &stats) == HR_OK ? (uint64_t)stats.bytes_reserved : 0;
+	return all - least_of(unified, all);
 }
 
 bool hr__ledger_get_limit(CUdevice device, uint64_t *limit, uint64_t *used)
@@ -355,11 +366,22 @@ bool hr__ledger_get_limit(CUdevice device, uint64_t *limit, uint64_t *used)
 	hr_allocator allocator = allocator_of(device, HR__LEDGER_DEVICE);
 	hr_stats_init(&stats);
 	if (!allocator.id || hr_allocator_get_stats(allocator, &stats) != HR_OK) return false;
-	uint64_t on_card = reserved_on_gpu(hr__cards_index(device));
+	int card = hr__cards_index(device);
+	uint64_t on_card = reserved_on_gpu(card);
 	*limit = (uint64_t)stats.bytes_limit;
-	*used = is_on_gpu[hr__cards_index(device)] ? on_card : (uint64_t)stats.bytes_in_use + on_card; /* the blocks of this allocator are in it */
+	*used = is_on_gpu[card][HR__LEDGER_DEVICE] ? on_card : (uint64_t)stats.bytes_in_use + on_card; /* the blocks of this allocator are in it */
 	/* The program can have what is idle, which other threads may have changed since. */
 	uint64_t idle = hr__manage_idle_bytes(device);
-	*used -= idle < *used ? idle : *used;
+	*used -= least_of(idle, *used);
 	return true;
+}
+
+bool hr__ledger_is_above_limit(CUdevice device)
+{
+	hr_stats stats;
+	int card = hr__cards_index(device);
+	if (!hr__settings_now.limit || card < 0 || !blocks_on_gpu(card, HR__LEDGER_DEVICE)) return false;
+	hr_stats_init(&stats);
+	hr_allocator allocator = { __atomic_load_n(&allocators[card][HR__LEDGER_DEVICE], __ATOMIC_ACQUIRE) };
+	return hr_allocator_get_stats(allocator, &stats) == HR_OK && reserved_on_gpu(card) > (uint64_t)stats.bytes_limit;
 }

@@ -72,6 +72,9 @@ void hr__ledger_end_context(CUcontext context);
 /* The limit of [device] and the bytes that count against it; false: no limit. */
 bool hr__ledger_get_limit(CUdevice device, uint64_t *limit, uint64_t *used);
 
+/* Whether what --manage has from the driver and what it passed on exceed the limit together. */
+bool hr__ledger_is_above_limit(CUdevice device);
+
 /* For an allocator that gives memory itself: its options, with the reports that a limit has. */
 void hr__ledger_set_report(hr_allocator_options *options, hr__ledger_kind kind);
 

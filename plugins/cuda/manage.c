@@ -166,6 +166,14 @@ void hr__manage_end_stream(CUstream stream)
 
 /* ---- blocks ---- */
 
+/* The allocator keeps within the limit by itself, but does not know of memory that was passed on. What it keeps for later may have to go. */
+static bool keeps_limit(CUdevice device)
+{
+	if (!hr__ledger_is_above_limit(device)) return true;
+	(void)!hr__manage_trim(device);
+	return !hr__ledger_is_above_limit(device);
+}
+
 static bool take(managed_card *card, const hr__ledger_request *request, hr_stream stream, uint32_t pool, void **out, hr_status *status)
 {
 	hr_request wanted = HR_REQUEST(request->bytes);
@@ -173,6 +181,13 @@ static bool take(managed_card *card, const hr__ledger_request *request, hr_strea
 	hr__ledger_name(request, &wanted);
 	*status = hr_alloc(card->allocator, &wanted, out);
 	if (*status != HR_OK) return false;
+	if (!keeps_limit(request->device)) {
+		hr_free(card->allocator, *out, stream);
+		(void)!hr__manage_trim(request->device);
+		hr__ledger_refuse(request);
+		*status = HR_OUT_OF_MEMORY;
+		return false;
+	}
 	hr__block block = { .address = (uintptr_t)*out, .bytes = request->bytes, .allocator = card->allocator, .context = request->context, .managed = true, .pool = pool };
 	if (hr__blocks_add(&block)) {
 		hr__launches_expect(card->allocator, block.address);

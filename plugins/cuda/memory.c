@@ -3,6 +3,7 @@
  * The out-parameters of the program are written only by a call that succeeds. */
 #include "captures.h"
 #include "manage.h"
+#include "pools.h"
 #include "record.h"
 
 HR__ANSWERED_PLAIN(HR__PROTOTYPE)
@@ -108,7 +109,7 @@ static bool is_recorded(const CUdeviceptr *out, CUstream stream, bool per_thread
 		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemAllocFromPoolAsync") };                  \
 		if (!pool || !is_recorded(out, stream, is_per_thread) || !hr__ledger_locate_by(&request, stream))                               \
 			return HR__REAL(cuMemAllocFromPoolAsync##variant, out, bytes, pool, stream);                                                \
-		if (hr__manage_take(&request, &order, out, &result)) return result;                                                             \
+		if (!hr__pools_locate(pool, &request) && hr__manage_take(&request, &order, out, &result)) return result;                                                             \
 		result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocFromPoolAsync##variant, &address, bytes, pool, stream),          \
 		                         HR__REAL(cuMemFreeAsync##variant, address, stream));                                                   \
 		if (result == HR__CUDA_SUCCESS) *out = address;                                                                                 \

@@ -17,8 +17,9 @@ HR__ANSWERED_STREAM(HR__PROTOTYPES)
 typedef struct known_pool {
 	CUmemoryPool handle; /* NULL = an empty place */
 	CUdevice device;
+	hr__ledger_kind kind;
 	uint32_t taken;      /* how often the place was */
-	bool shared;         /* other cards may access it: the driver's from then on */
+	bool shared;         /* other cards or processes may access it, or its memory is not that of a card: it is the driver's */
 	uint64_t size;       /* bytes; 0 = no limit */
 	uint64_t used, most_used;
 	uint64_t reserved, most_reserved; /* whole chunks; until the program trims the pool */
@@ -47,15 +48,19 @@ static known_pool *numbered(uint32_t number)
 	return pool->handle && pool->taken == number / PLACES ? pool : NULL;
 }
 
-static known_pool *add(CUmemoryPool handle, CUdevice device, uint64_t size)
+static known_pool *add(CUmemoryPool handle, const known_pool *of)
 {
 	known_pool *place = place_of(handle);
 	if (!place) place = place_of(NULL);
-	if (place) *place = (known_pool){ .handle = handle, .device = device, .taken = place->taken + 1, .size = size };
+	if (!place) return NULL;
+	uint32_t taken = place->taken + 1;
+	*place = *of;
+	place->handle = handle;
+	place->taken = taken;
 	return place;
 }
 
-/* ---- for --manage ---- */
+/* ---- what memory a pool has ---- */
 
 /* The default pool of a card is made by nobody, so it is added when it is first met. */
 static known_pool *known(CUmemoryPool pool)
@@ -64,9 +69,25 @@ static known_pool *known(CUmemoryPool pool)
 	CUdevice device;
 	known_pool *found = place_of(pool);
 	for (int i = 0; !found && hr__driver.cuDeviceGetDefaultMemPool && hr__cards_get(i, &device); i++)
-		if (hr__driver.cuDeviceGetDefaultMemPool(&standard, device) == HR__CUDA_SUCCESS && standard == pool) found = add(pool, device, 0);
+		if (hr__driver.cuDeviceGetDefaultMemPool(&standard, device) == HR__CUDA_SUCCESS && standard == pool) found = add(pool, &(known_pool){ .device = device });
 	return found;
 }
+
+bool hr__pools_locate(CUmemoryPool pool, hr__ledger_request *request)
+{
+	pthread_mutex_lock(&lock);
+	const known_pool *found = known(pool);
+	bool changed = found && (found->device != request->device || found->kind != request->kind);
+	if (changed) {
+		request->kind = found->kind;
+		request->device = found->device;
+	}
+	pthread_mutex_unlock(&lock);
+	if (changed) request->context = request->kind == HR__LEDGER_HOST ? NULL : hr__cards_primary(request->device);
+	return changed;
+}
+
+/* ---- for --manage ---- */
 
 uint32_t hr__pools_find(CUmemoryPool pool, CUdevice device)
 {
@@ -131,12 +152,20 @@ static bool is_plain(const CUmemPoolProps *of)
 	return plain && of->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE;
 }
 
+static hr__ledger_kind kind_of(const CUmemPoolProps *of)
+{
+	if (of->allocType == HR__CU_MEM_ALLOCATION_TYPE_MANAGED) return HR__LEDGER_MANAGED;
+	return of->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE ? HR__LEDGER_DEVICE : HR__LEDGER_HOST;
+}
+
+/* The number of a location is that of a card only if the location is one. */
 CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *of)
 {
 	CUresult result = HR__REAL(cuMemPoolCreate, out, of);
-	if (result != HR__CUDA_SUCCESS || !hr__manage_is_on() || !is_plain(of)) return result;
+	if (result != HR__CUDA_SUCCESS || !hr__ledger_is_on()) return result;
+	bool on_card = of->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE;
 	pthread_mutex_lock(&lock);
-	add(*out, of->location.id, of->maxSize);
+	add(*out, &(known_pool){ .device = on_card ? of->location.id : 0, .kind = kind_of(of), .shared = !is_plain(of), .size = of->maxSize });
 	pthread_mutex_unlock(&lock);
 	return result;
 }
@@ -144,7 +173,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *of)
 /* The driver may give the next pool the same handle, so the place is emptied first. Blocks of the pool stay. */
 CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
-	if (handle && hr__manage_is_on()) {
+	if (handle && hr__ledger_is_on()) {
 		pthread_mutex_lock(&lock);
 		known_pool *pool = place_of(handle);
 		if (pool) pool->handle = NULL;

@@ -150,7 +150,7 @@ static CUresult launch(int slot, size_t way)
 {
 	static CUfunction function, kernel;
 	static const size_t sizes[] = { 8, 16, 4 };
-	if (!function) function = cu.make_kernel("_Z4scalePf6vectori", 0, 3, sizes);
+	if (!function) function = cu.make_kernel("_Z5scalePf6vectori", 0, 3, sizes);
 	if (!kernel) kernel = cu.make_kernel("add_kernel", 1, 3, sizes);
 	struct { CUdeviceptr first; uint64_t second[2]; uint64_t third; } buffer = { slots[slot].address + (way == 5 ? 16 : 0), { 4, slots[slot + 1].address }, 7 };
 	void *arguments[] = { &buffer.first, buffer.second, &buffer.third };
@@ -163,6 +163,21 @@ static CUresult launch(int slot, size_t way)
 	case 4: return cu.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, extra);
 	default: return cu.cuLaunchKernel(way == 1 ? kernel : function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
 	}
+}
+
+/* Work of the stream that waits until the program opens a gate, as a kernel may wait for a flag of the host. */
+static bool gate_is_open;
+
+static void wait_at_gate(void *unused)
+{
+	(void)unused;
+	while (!__atomic_load_n(&gate_is_open, __ATOMIC_ACQUIRE)) usleep(1000);
+}
+
+static CUresult gate(bool open)
+{
+	__atomic_store_n(&gate_is_open, open, __ATOMIC_RELEASE);
+	return open ? HR__CUDA_SUCCESS : cu.other_cuLaunchHostFunc(stream, wait_at_gate, NULL);
 }
 
 static long resident_mib(void)
@@ -306,6 +321,7 @@ static void *allocate_and_free(void *argument)
 	for (size_t i = 0; i < rounds; i++) {
 		CUdeviceptr *slot = &kept[i % 8];
 		if (*slot) failed |= (i & 8 ? cu.cuMemFree_v2(*slot) : cu.cuMemFreeAsync(*slot, stream)) != HR__CUDA_SUCCESS;
+		*slot = 0; /* a request that is refused leaves it, and another thread may have the address by now */
 		failed |= (i & 1 ? cu.cuMemAlloc_v2(slot, 4096 + i) : cu.cuMemAllocAsync(slot, 4096 + i, stream)) != HR__CUDA_SUCCESS;
 	}
 	/* Half of what is left stays allocated. */
@@ -356,18 +372,20 @@ static CUresult check_contents(CUdeviceptr address, size_t bytes, int value)
 	return result;
 }
 
-/* What the driver says about an address inside the block of a slot, from the three calls that say it. */
+/* What the driver says about an address inside the block of a slot, from the three calls that say it, and its context. */
 static CUresult print_range(CUdeviceptr address, size_t into)
 {
 	CUdeviceptr base = 0, start = 0, first = 0;
 	size_t size = 0, range = 0, second = 0;
+	CUcontext context = NULL;
 	CUpointer_attribute which[] = { HR__CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, HR__CU_POINTER_ATTRIBUTE_RANGE_SIZE };
 	void *both[] = { &first, &second };
 	CUresult result = cu.cuMemGetAddressRange_v2(&base, &size, address + into);
 	if (result == HR__CUDA_SUCCESS) result = cu.cuPointerGetAttribute(&start, which[0], address + into);
 	if (result == HR__CUDA_SUCCESS) result = cu.cuPointerGetAttribute(&range, which[1], address + into);
 	if (result == HR__CUDA_SUCCESS) result = cu.cuPointerGetAttributes(2, which, both, address + into);
-	bool agree = base == start && base == first && size == range && size == second;
+	if (result == HR__CUDA_SUCCESS) result = cu.cuPointerGetAttribute(&context, HR__CU_POINTER_ATTRIBUTE_CONTEXT, address + into);
+	bool agree = base == start && base == first && size == range && size == second && context == primary;
 	if (result == HR__CUDA_SUCCESS) printf("range %lld %zu%s\n", (long long)(base - address), size, agree ? "" : " and others");
 	return result;
 }
@@ -376,10 +394,12 @@ static CUresult print_range(CUdeviceptr address, size_t into)
 
 #define FOREIGN_POOL ((CUmemoryPool)1)
 
-/* [kind]: 0 of the card alone, 1 for other processes too. */
+/* [kind]: 0 of the card alone, 1 for other processes too, 2 of managed memory, 3 of host memory. */
 static CUresult make_pool(int kind, size_t most)
 {
-	const CUmemPoolProps of = { .allocType = HR__CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = kind, .location = { HR__CU_MEM_LOCATION_TYPE_DEVICE, 0 }, .maxSize = most };
+	CUmemPoolProps of = { .allocType = HR__CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = kind == 1, .location = { HR__CU_MEM_LOCATION_TYPE_DEVICE, 0 }, .maxSize = most };
+	if (kind == 2) of.allocType = HR__CU_MEM_ALLOCATION_TYPE_MANAGED;
+	if (kind == 3) of.location.type = HR__CU_MEM_LOCATION_TYPE_HOST_NUMA;
 	return cu.cuMemPoolCreate(&own_pool, &of);
 }
 
@@ -473,6 +493,7 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("contents")) return check_contents(*address, slots[slot].bytes, slot + 1);
 	if (IS("range")) return print_range(*address, bytes);
 	if (IS("launch")) return launch(slot, bytes);
+	if (IS("gate")) return gate(slot);
 	if (IS("unload")) return cu.cuModuleUnload((CUmodule)1);
 	if (IS("churn")) return churn(bytes);
 	if (IS("nvtx")) return start_nvtx();

@@ -66,6 +66,17 @@ class Manage(Run):
         self.assertEqual(result.stderr.count("Out of memory: "), 1)
         self.assertIn("GPU:0_managed", result.stderr)
 
+    def test_the_limit_holds_for_managed_blocks_and_others_together(self):
+        # In both orders; what is refused leaves nothing behind.
+        for first, second in ((f"create:0:{6 * MIB}", f"alloc:1:{4 * MIB}"), (f"alloc:0:{6 * MIB}", f"create:1:{4 * MIB}"), (f"create:0:{6 * MIB}", f"async:1:{4 * MIB}")):
+            lines = self.lines(self.manage("proc", "start", "stream", first, second, "info", "live", "alloc:2:1000", "live", options=("--limit", "8MiB"), HEADROOM_OOM_REPORT=str(self.folder / "oom")))
+            self.assertEqual(lines, [f"{second} -> 2", f"info {2 * MIB} of {8 * MIB}", f"live {6 * MIB}", f"live {8 * MIB}"])
+        # Pages that the allocator keeps for later are given back first.
+        lines = self.lines(self.manage("proc", "start", f"alloc:0:{6 * MIB}", "free:0", f"create:1:{4 * MIB}", f"alloc:2:{4 * MIB}", "live", "info", options=("--limit", "8MiB")))
+        self.assertEqual(lines, [f"live {8 * MIB}", f"info 0 of {8 * MIB}"])
+        result = self.manage("proc", "start", f"create:0:{6 * MIB}", f"alloc:1:{4 * MIB}", options=("--limit", "8MiB"))
+        self.assertEqual(result.stderr.count("Out of memory: "), 1)
+
     def test_a_limit_below_a_page_leaves_memory_to_the_driver(self):
         result = self.manage("proc", "start", "alloc:0:1000000", "info", "alloc:1:100000", options=("--limit", "1MiB"), HEADROOM_OOM_REPORT=str(self.folder / "oom"))
         self.assertEqual(result.stdout, f"info {MIB - 1000000} of {MIB}\nalloc:1:100000 -> 2\nend\n")
@@ -78,6 +89,15 @@ class Manage(Run):
     def test_a_destroyed_stream_is_forgotten(self):
         commands = ["stream", "async:0:1000", "contents:0", "freeasync:0", "streamend"] * 100  # more than Headroom's 63 streams
         self.assertEqual(self.lines(self.manage("proc", "start", *commands, "gpustats")), ["gpu 0"])
+
+    def test_memory_for_more_streams_than_headroom_has_comes_from_the_driver(self):
+        # 63, beside the default one. What the driver gives is not rounded to 256 bytes.
+        commands = ["start", *["stream", "async:0:1000", "contents:0", "freeasync:0"] * 70, "sync"]
+        self.assertEqual(self.lines(self.manage("proc", *commands, "gpustats", "async:1:1000", "gpustats", "freeasync:1", "sync", "gpustats")), ["gpu 0", "gpu 1000", "gpu 0"])
+
+    def test_memory_stays_when_the_program_releases_the_context(self):
+        lines = self.lines(self.manage("proc", "start", "alloc:0:1000", "releasecontext", "gpustats", "range:0:5", "free:0", "gpustats"))
+        self.assertEqual(lines, ["gpu 1024", "range 0 1000", "gpu 0"])
 
     def test_memory_of_pools_comes_from_headroom(self):
         # Of the program's own pool and of the card's, to which the program sees what it uses.
@@ -131,6 +151,13 @@ class Manage(Run):
                                            "gpustats", "free:1", "free:2", "gpustats"))
             self.assertEqual(lines, ["free:0 -> 1", "gpu 512", "gpu 512", "gpu 0"])
 
+    def test_a_recording_ends_with_its_stream(self):
+        # Memory is managed again, so it is rounded to 256 bytes, and what was freed meanwhile is free.
+        for way in ("link", "proc"):
+            lines = self.lines(self.manage(way, "start", "stream", "alloc:0:256", "capture:1", "free:0", "gpustats", "streamend", "stream", "alloc:1:1000", "gpustats", "capture:1", "capture:0",
+                                           "alloc:2:1000", "gpustats"))
+            self.assertEqual(lines, ["gpu 256", "gpu 1024", "gpu 2048"])
+
     def test_memory_kept_for_later_is_not_in_the_way(self):
         # Of requests that the driver serves: on a card of 256 MiB, and within a limit of 100 MiB.
         lines = self.lines(self.manage("proc", "start", f"alloc:0:{150 * MIB}", "free:0", f"create:1:{200 * MIB}", "release:1", f"alloc:0:{150 * MIB}", "free:0", f"pitch:2:{20 * MIB}"))
@@ -145,6 +172,23 @@ class Manage(Run):
         # Card 0 is not the current one when its stream is met: the block is the driver's, or of its own card.
         lines = self.lines(self.manage("proc", *commands, "gpus", "freeasync:0", "freeasync:1", "sync", "gpus", FAKE_CUDA_DEVICES="2"))
         self.assertEqual(lines, ["gpus 1024 512", "gpus 0 0"])
+
+    def test_a_pool_decides_where_its_memory_is(self):
+        # On card 0, for a stream of card 1: a stream that was made, and the default one.
+        for stream in (["stream"], []):
+            commands = ["start:0", "newpool:0", "start:1", *stream, "pool:0:1024", "alloc:1:512"]
+            self.assertEqual(self.lines(self.observe("proc", *commands, "cards", "freeasync:0", "sync", "cards", FAKE_CUDA_DEVICES="2")), ["cards 1024 512", "cards 0 512"])
+            lines = self.lines(self.manage("proc", *commands, "gpus", "freeasync:0", "freeasync:1", "sync", "gpus", FAKE_CUDA_DEVICES="2"))
+            self.assertEqual(lines, ["gpus 1024 512", "gpus 0 0"])
+            lines = self.lines(self.observe("proc", *commands, "pool:2:600", "alloc:3:900", "cards", FAKE_CUDA_DEVICES="2", options=("--limit", "1536"), HEADROOM_OOM_REPORT=str(self.folder / "o")))
+            self.assertEqual(lines, ["pool:2:600 -> 2", "cards 1024 1412"])
+        # Managed and host memory do not count against the limit.
+        lines = self.lines(self.observe("proc", "start", "stream", "newpool:2", "pool:0:1000", "newpool:3", "pool:1:700", "cards", "hoststats", "info", "freeasync:0", "freeasync:1", "sync",
+                                        "hoststats", options=("--limit", "2KiB")))
+        self.assertEqual(lines, ["cards 1000 -1", "host 700", "info 2048 of 2048", "host 0"])
+        lines = self.lines(self.manage("proc", "start", "stream", "newpool:2", "pool:0:1000", "newpool:3", "pool:1:700", "gpustats", "hoststats", "freeasync:0", "freeasync:1", "sync", "gpustats",
+                                       "hoststats"))
+        self.assertEqual(lines, ["gpu 1000", "host 700", "gpu 0", "host 0"])
 
     def test_cards_do_not_access_each_others_memory(self):
         commands = ["start", "alloc:0:1000", "peers"]

@@ -107,6 +107,19 @@ class Recording(Run):
         for process in processes:
             self.assertIn(str(process.pid), table)
 
+    def test_few_calls_are_added_to_those_of_the_program(self):
+        # Once the first ones are over. On a machine with one card: which context is current, for each request, and with --manage which pool the card has.
+        commands = ["start", "stream", "alloc:9:50000000", "free:9", "alloc:0:1000", "async:1:1000", *["launch:0:0", "launch:0:2"] * 4, "sync"]
+        each = [["launch:0:0"], ["launch:0:2"], ["alloc:2:70000"], ["free:2"], ["async:2:70000"], ["freeasync:2"]]
+        measured = [word for words in each for word in ["calls", *words, "calls"]]
+        expected = {"--observe": [1, 1, 2, 1, 2, 1], "--manage": [1, 1, 1, 2, 2, 0]}
+        for mode, counts in expected.items():
+            lines = self.lines(self.under(program("proc") + commands + measured, mode, HEADROOM_TOP="0"))
+            self.assertEqual([int(line.split()[1]) for line in lines[1::2]], counts, mode)
+        # A kernel that was launched before is not looked up again for its uses.
+        lines = self.lines(self.observe("proc", *commands, *measured[:6], options=("--uses", "--trace", self.folder / "t.hrt"), HEADROOM_TOP="0"))
+        self.assertEqual([int(line.split()[1]) for line in lines[1::2]], [1, 1])
+
     def test_nothing_is_left_in_the_driver(self):
         for way in ("link", "proc"):
             self.lines(self.observe(way, *TAKE, *GIVE, "releasecontext", FAKE_CUDA_CHECK="1"))
@@ -190,6 +203,18 @@ class Limit(Run):
         lines = self.lines(self.observe("proc", "start", "total", HEADROOM_LIMIT="1.5MiB"))
         self.assertEqual(lines, [f"total {3 * MIB // 2}"])
 
+    def test_managed_and_pinned_memory_do_not_count(self):
+        # With --manage what is above the limit is not recorded, because its allocator is on Headroom's device, which has the limit. So it is above the card's size.
+        commands = program("proc") + ["start", "alloc:0:256", "info", f"managed:1:{5 * MIB}", f"host:2:{5 * MIB}", "info"]
+        for mode, size in (("--observe", 4 * MIB), ("--manage", 4 * MIB), ("--manage", 16 * MIB)):
+            result = self.under(commands, mode, "--limit", size)
+            lines = result.stdout.splitlines()
+            self.assertEqual((result.returncode, lines[0], len(lines)), (0, lines[1], 3))
+            self.assertEqual(result.stderr.count("a block of CUDA memory is not recorded: GPU:0_unified"), size == 4 * MIB and mode == "--manage", result.stderr)
+
+    def test_a_limit_is_a_multiple_of_256_bytes(self):
+        self.assertEqual(self.lines(self.observe("proc", "start", "total", "info", options=("--limit", "1500"))), ["total 1280", "info 1280 of 1280"])
+
     def test_memory_of_headroom_in_the_program_counts(self):
         # Its own pages of 2 MiB are not seen as the program's, and are part of what the limit leaves.
         for first in (["headroom:0:1000000", "alloc:0:1000"], ["alloc:0:1000", "headroom:0:1000000"]):
@@ -215,10 +240,18 @@ class Names(Run):
     def test_blocks_are_named_after_the_kernel_that_is_launched_next(self):
         for way in ("proc", "ptsz"):
             _, rows, _ = self.recorded("start", "stream", "alloc:0:1000", "async:1:5000", "launch:0:0", "alloc:2:77", "launch:0:1", "alloc:3:5", way=way)
-            self.assertIn(("cuMemAlloc", "", "_Z4scalePf6vectori"), self.named(rows, 1000))
-            self.assertIn(("cuMemAllocAsync", "", "_Z4scalePf6vectori"), self.named(rows, 5000))
+            self.assertIn(("cuMemAlloc", "", "_Z5scalePf6vectori"), self.named(rows, 1000))
+            self.assertIn(("cuMemAllocAsync", "", "_Z5scalePf6vectori"), self.named(rows, 5000))
             self.assertIn(("cuMemAlloc", "", "add_kernel"), self.named(rows, 77))
             self.assertEqual(self.named(rows, 5), {("cuMemAlloc", "", "cuMemAlloc")})
+
+    def test_kernels_have_their_names_of_cpp_where_its_library_is(self):
+        library = subprocess.run([COMPILER, "-print-file-name=libstdc++.so.6"], capture_output=True, text=True).stdout.strip()
+        if not Path(library).is_absolute():
+            self.skipTest("there is no C++ library")
+        _, rows, _ = self.recorded("start", "stream", "alloc:0:1000", "launch:0:0", "alloc:1:77", "launch:0:1", LD_PRELOAD=library)
+        self.assertIn(("cuMemAlloc", "", "scale(float*, vector, int)"), self.named(rows, 1000))
+        self.assertIn(("cuMemAlloc", "", "add_kernel"), self.named(rows, 77))
 
     def test_launches_are_those_of_the_driver(self):
         commands = ["start", "stream", "launch:8:0", "alloc:0:1000", "alloc:1:1000", *self.LAUNCHES, "sync", "unload", "launch:0:0"]
@@ -233,7 +266,7 @@ class Names(Run):
         self.assertEqual(self.lines(self.observe("proc", *commands)), run_plain("proc", *commands).stdout.splitlines()[:-1])
         # Kernels keep their names.
         _, rows, _ = self.recorded("start", "stream", "churn:0:5", "alloc:0:77", "launch:0:0", options=("--uses",))
-        self.assertIn(("cuMemAlloc", "", "_Z4scalePf6vectori"), self.named(rows, 77))
+        self.assertIn(("cuMemAlloc", "", "_Z5scalePf6vectori"), self.named(rows, 77))
 
     def test_ranges_are_scopes(self):
         _, rows, _ = self.recorded("start", "nvtx", "push:0", "alloc:0:1000", "push:1", "alloc:1:77", "pop", "alloc:2:5", "pop", "pop", "alloc:3:6")
@@ -287,7 +320,7 @@ class Names(Run):
             self.assertEqual(used, {1000: 12, 5000: 12})
             ops = json.loads(run("report", path, "--view", "op", "--json").stdout)["reports"][0]
             counts = {row["name"]: row["occurrence"] for row in ops["op"]["rows"] if row["occurrence"]}
-            self.assertEqual(counts, {"_Z4scalePf6vectori": 5, "add_kernel": 1})
+            self.assertEqual(counts, {"_Z5scalePf6vectori": 5, "add_kernel": 1})
             planned = run("plan", path, "--limit", "1GiB")
             self.assertEqual(planned.returncode, 0, planned.stderr)
 
@@ -296,6 +329,13 @@ class Names(Run):
         self.lines(self.under(program("proc") + ["start", "stream", "alloc:0:1000", "async:1:5000", *self.LAUNCHES, "sync"], "--manage", "--uses", "--trace", path))
         shown = json.loads(run("report", path, "--view", "tensors", "--json").stdout)
         self.assertEqual(sum(row["uses"] for report in shown["reports"] for row in report["tensors"]["rows"]), 24)
+
+    def test_a_kernel_may_wait_for_what_the_program_does_next(self):
+        # It cannot be timed, and the launch returns all the same; later ones of it do not wait.
+        begun = time.monotonic()
+        _, rows, path = self.recorded("start", "stream", "alloc:0:1000", "gate:0", *["launch:0:0"] * 20, "gate:1", "sync", "launch:0:1", "sync", options=("--uses",))
+        self.assertLess(time.monotonic() - begun, 20)
+        self.assertEqual(sum(row["uses"] for row in rows if row["bytes"] == 1000), 42)
 
     @needs_command
     def test_uses_need_a_recording(self):
@@ -426,7 +466,7 @@ class Alone(Run):
         self.assertEqual(len(said), 1)
         self.assertIn("neither cuFuncGetParamInfo nor cuKernelGetParamInfo, which CUDA 12.4 added", said[0])
         ops = json.loads(run("report", path, "--view", "op", "--json").stdout)["reports"][0]
-        self.assertIn(("_Z4scalePf6vectori", 2), {(row["name"], row["occurrence"]) for row in ops["op"]["rows"]})
+        self.assertIn(("_Z5scalePf6vectori", 2), {(row["name"], row["occurrence"]) for row in ops["op"]["rows"]})
 
     def test_a_driver_that_lacks_what_recording_needs(self):
         (self.folder / "driver").mkdir()

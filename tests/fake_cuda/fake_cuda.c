@@ -834,6 +834,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
 	CUstream stream = handle ? stream_of(context, handle) : NULL;
 	REQUIRE(stream, HR__CUDA_ERROR_INVALID_HANDLE);
 	stream->destroyed = true;
+	stream->recording = NULL; /* what it recorded is gone */
 	pthread_cond_broadcast(&changed);
 	while (!stream->ended) pthread_cond_wait(&changed, &lock);
 	return end(result);

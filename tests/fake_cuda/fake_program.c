@@ -198,6 +198,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr ad
 static CUresult get_attribute(void *out, CUpointer_attribute which, const mapping *at)
 {
 	switch (which) {
+	case HR__CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)out = at->context; return at->plain ? HR__CUDA_SUCCESS : HR__CUDA_ERROR_INVALID_VALUE;
 	case HR__CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)out = at->base; return HR__CUDA_SUCCESS;
 	case HR__CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)out = at->size; return HR__CUDA_SUCCESS;
 	default: return HR__CUDA_ERROR_INVALID_VALUE;
@@ -244,9 +245,12 @@ static CUresult alloc_async(CUcontext current_context, CUdeviceptr *out, size_t 
 	CUstream stream = stream_of(current_context, handle);
 	if (!stream) return HR__CUDA_ERROR_INVALID_HANDLE;
 	if (!pool) pool = fake_pool_of_card(stream->context->card);
-	if (fake_pool_card(pool) != stream->context->card) return HR__CUDA_ERROR_INVALID_VALUE;
+	int card = fake_pool_card(pool);
+	if (card < 0) return HR__CUDA_ERROR_INVALID_VALUE;
+	CUcontext of = card == stream->context->card ? stream->context : &cards[card].primary; /* a pool may be on another card than the stream */
+	if (!of->retained) return HR__CUDA_ERROR_INVALID_VALUE;
 	if (size && !fake_pool_take(pool, size)) return HR__CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = map_plain(stream->context, out, size);
+	CUresult result = map_plain(of, out, size);
 	if (result == HR__CUDA_SUCCESS) mapping_at(*out)->pool = pool;
 	else if (size) fake_pool_give(pool, size);
 	return result;

@@ -96,8 +96,9 @@ CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
 CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *of)
 {
 	BEGIN(cuMemPoolCreate);
-	VALID(out && of && of->allocType == HR__CU_MEM_ALLOCATION_TYPE_PINNED && of->handleTypes >= 0 && of->handleTypes < 16);
-	VALID(of->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE && is_card(of->location.id));
+	bool on_card = of && of->location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE, of_host = of && of->location.type == HR__CU_MEM_LOCATION_TYPE_HOST_NUMA;
+	VALID(out && of && of->handleTypes >= 0 && of->handleTypes < 16 && ((on_card && is_card(of->location.id)) || (of_host && of->location.id == 0)));
+	VALID(of->allocType == HR__CU_MEM_ALLOCATION_TYPE_PINNED || of->allocType == HR__CU_MEM_ALLOCATION_TYPE_MANAGED);
 	*out = make_pool(of);
 	return end(result);
 }

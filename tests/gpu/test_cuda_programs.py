@@ -3,8 +3,9 @@
 runs alone, with --observe and with --manage at the same time, and must print the same each time (bench/cuda_programs.py measures them). What is not installed is
 left out; without a card it says so and ends with 0.
 
-    python tests/gpu/test_cuda_programs.py [driver] [nvcc] [tools] [pytorch] [cupy] [jax] [limits] [suite]       after `make` in the source tree
+    python tests/gpu/test_cuda_programs.py [driver] [nvcc] [tools] [pytorch] [cupy] [jax] [limits] [installed] [suite]       after `make` in the source tree
 
+installed is what other projects bring with their packages: examples in the documentation of CuPy and JAX, PyTorch's table of ops, numba's tests.
 suite is the part of CuPy's own tests that is about memory, streams and graphs: CUPY_TESTS names the folder of CuPy's source, and pytest must be installed.
 """
 import ctypes
@@ -185,6 +186,13 @@ int main()
 	size_t free_bytes, total;
 	cudaError_t error = cudaMemGetInfo(&free_bytes, &total);
 	printf("%.1f %s\n", sum, cudaGetErrorString(error));
+	float *again = NULL, *kept = NULL;
+	cudaMalloc(&kept, 1 << 20); /* ends with the context */
+	error = cudaDeviceReset();
+	if (!error) error = cudaMalloc(&again, 1 << 20);
+	if (!error) error = cudaMemset(again, 0, 1 << 20);
+	if (!error) error = cudaFree(again);
+	printf("%s after a reset\n", cudaGetErrorString(error));
 	return 0;
 }
 """
@@ -365,6 +373,28 @@ def check_suite(folder):
               (sorted(ended ^ alone)[:20], result.stdout[-3000:], result.stderr[-1000:]))
 
 
+INSTALLED = [("CuPy's examples", "cupy", 80, {}), ("JAX's examples", "jax", 80, FIXED), ("JAX's examples in stream order", "jax", 40, {**FIXED, "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}),
+             ("PyTorch's ops", "torch", 120, {}), ("PyTorch's ops, each array from CUDA", "torch", 60, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}), ("numba's tests", "numba", 100, {})]
+NONE_INSTALLED = 77
+
+
+def check_installed(folder):
+    """Tests that other projects bring with their packages (installed_tests.py) end as they do alone."""
+    for name, package, count, variables in INSTALLED:
+        command = [sys.executable, str(Path(__file__).with_name("installed_tests.py")), package, str(count)]
+        running = [start(mode, command, **variables) for mode in MODES]
+        alone, *others = [end(process) for process in running]
+        if alone.returncode == NONE_INSTALLED:
+            print(f"left out: {name}: {alone.stderr.strip().splitlines()[-1]}")
+            continue
+        lines = alone.stdout.splitlines()
+        passed = sum(bool(re.search(r": (passed|(\d+) of \2 passed|same( same)*)$", line)) for line in lines)
+        check(f"{name} alone: {len(lines)} tests, {passed} pass", alone.returncode == 0 and passed >= count / 4, (alone.returncode, lines, alone.stderr[-1500:]))
+        for mode, result in zip(MODES[1:], others):
+            different = sorted(set(result.stdout.splitlines()) ^ set(lines))
+            check(f"{name} {mode[0]}: each ends as it does alone", result.returncode == 0 and not different, (result.returncode, different[:20], result.stderr[-1500:]))
+
+
 if os.environ.get("HEADROOM_CUDA") == "0" or not card():
     print("skipped: no CUDA driver, or no card, or HEADROOM_CUDA=0")
     sys.exit(0)
@@ -372,7 +402,7 @@ if not (COMMAND.parent / "libheadroom_cuda.so").exists():
     print(f"skipped: no libheadroom_cuda.so in {COMMAND.parent}")
     sys.exit(0)
 parts = {"driver": check_driver, "nvcc": check_nvcc, "tools": check_tools, "pytorch": check_pytorch, "cupy": check_cupy, "jax": check_jax, "limits": check_limits,
-         "suite": check_suite}
+         "installed": check_installed, "suite": check_suite}
 unknown = set(sys.argv[1:]) - set(parts)
 if unknown:
     sys.exit(f"no part {', '.join(sorted(unknown))}; there are {', '.join(parts)}")

@@ -116,6 +116,46 @@ static void test_message_belongs_to_its_thread(void)
 
 /* ---- checked arithmetic ---- */
 
+static void *no_memory(size_t bytes)
+{
+	(void)bytes;
+	return NULL;
+}
+
+static void *(*memory_before)(size_t bytes);
+
+static void fail_without_memory(void *argument, unsigned index)
+{
+	(void)argument;
+	(void)index;
+	hr__last_clear();
+	CHECK_STR(hr_last_message(), "");
+	CHECK_EQ(hr__fail(HR_NO_HOST_MEMORY, "what failed"), HR_NO_HOST_MEMORY);
+	CHECK_STR(hr_last_message(), hr_status_text(HR_NO_HOST_MEMORY));
+	CHECK_EQ(hr__fail_in(HR_IO, "file a"), HR_IO);
+	CHECK_STR(hr_last_message(), hr_status_text(HR_IO));
+	hr__last before = hr__last_get();
+	CHECK_STR(before.message, hr_status_text(HR_IO));
+	hr__last_clear();
+	CHECK_STR(hr_last_message(), "");
+	hr__last_set(&before);
+	CHECK_EQ(hr_last_status(), HR_IO);
+	CHECK_STR(hr_last_message(), hr_status_text(HR_IO));
+	hr__message_memory = memory_before; /* there is memory again */
+	hr__fail(HR_IO, "file b");
+	CHECK_STR(hr_last_message(), "file b");
+}
+
+static void test_without_memory_the_status_is_the_message(void)
+{
+	CHECK(hr__os() != NULL); /* core/os is linked in and gives the memory */
+	hr__fail(HR_IO, "main");
+	memory_before = hr__message_memory;
+	hr__message_memory = no_memory;
+	hr_test_threads(1, fail_without_memory, NULL);
+	CHECK_STR(hr_last_message(), "main");
+}
+
 static void test_checked_arithmetic_at_the_edges(void)
 {
 	uint64_t out = 77;
@@ -1231,7 +1271,7 @@ static void test_sort_orders_every_item(void)
 }
 
 TEST_MAIN(T(test_escaped_and_repaired_text_fits_and_is_harmless), T(test_sort_orders_every_item), T(test_sizes_that_read_the_same_are_exact), T(test_a_long_name_is_cut_between_its_parts), T(test_plural_ending_of_counts), T(test_status_has_name_and_text), T(test_message_is_what_failed_last), T(test_message_may_quote_itself),
-          T(test_message_is_printable_whatever_it_quotes), T(test_message_is_cut_between_characters), T(test_message_belongs_to_its_thread), T(test_checked_arithmetic_at_the_edges),
+          T(test_message_is_printable_whatever_it_quotes), T(test_message_is_cut_between_characters), T(test_message_belongs_to_its_thread), T(test_without_memory_the_status_is_the_message), T(test_checked_arithmetic_at_the_edges),
           T(test_powers_of_two), T(test_assertions_are_checked_in_debug_builds_only), T(test_size_is_parsed_exactly),
           T(test_bad_size_is_quoted_and_explained), T(test_long_bad_size_is_cut_in_its_message),
           T(test_size_is_formatted_for_people), T(test_count_is_formatted_with_commas), T(test_utf8_accepts_every_character),

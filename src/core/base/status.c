@@ -1,20 +1,33 @@
 /* status.c - statuses, their names, and each thread's last message.
  *
- * The message is in thread-local storage of the initial-exec model, which exists from the start of the thread. So setting it needs
- * no memory and cannot fail, even when the error is that memory ran out. A message is built in a local buffer and then copied, so
- * it may quote the previous message. */
+ * A thread gets memory for messages at its first failure, and keeps it. Thread-local storage of the initial-exec model would need no
+ * memory, but a program that loads the library late has only about 1.6 KiB of that for all its libraries. Without memory the text of the status stands for the message.
+ * A message is built in a local buffer and then copied, so it may quote the previous message. */
 #include "core/base/status.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #include "core/base/assert.h"
+#include "core/base/atomic.h"
 #include "core/base/text/text.h"
 
 #define MESSAGE_BYTES 512
 
-static _Thread_local char message[MESSAGE_BYTES] __attribute__((tls_model("initial-exec")));
+static _Thread_local char *message __attribute__((tls_model("initial-exec"))); /* MESSAGE_BYTES; NULL: no failure yet, or no memory for it */
 static _Thread_local hr_status last; /* the status that belongs to the message */
+
+/* Before core/os has started, and in a program that is linked without it: for one thread. */
+static void *first_memory(size_t bytes)
+{
+	static char memory[MESSAGE_BYTES];
+	static hr__atomic_u32 taken;
+	HR_ASSERT(bytes == sizeof memory);
+	(void)bytes;
+	return hr__fetch_or_acq_rel(&taken, 1) ? NULL : memory;
+}
+
+void *(*hr__message_memory)(size_t bytes) = first_memory;
 
 #define TEXT_OF(x) #x
 #define VERSION_TEXT(major, minor, patch) TEXT_OF(major) "." TEXT_OF(minor) "." TEXT_OF(patch)
@@ -53,27 +66,41 @@ hr_status hr_last_status(void)
 
 const char *hr_last_message(void)
 {
-	return message;
+	if (message) return message;
+	return last == HR_OK ? "" : hr_status_text(last);
+}
+
+/* [text] is shorter than MESSAGE_BYTES. */
+static void store(hr_status status, const char *text, size_t length)
+{
+	HR_ASSERT(length < MESSAGE_BYTES && text[length] == 0);
+	last = status;
+	if (!message && length > 0) message = hr__message_memory(MESSAGE_BYTES);
+	if (message) memcpy(message, text, length + 1);
 }
 
 void hr__last_clear(void)
 {
-	message[0] = 0;
-	last = HR_OK;
+	store(HR_OK, "", 0);
+}
+
+void hr__message_forget(void)
+{
+	message = NULL;
 }
 
 hr__last hr__last_get(void)
 {
 	hr__last found = { .status = last };
 	_Static_assert(sizeof found.message == MESSAGE_BYTES, "a message fits");
-	memcpy(found.message, message, sizeof message);
+	const char *text = hr_last_message();
+	memcpy(found.message, text, strlen(text) + 1);
 	return found;
 }
 
 void hr__last_set(const hr__last *to)
 {
-	last = to->status;
-	memcpy(message, to->message, sizeof message);
+	store(to->status, to->message, strnlen(to->message, MESSAGE_BYTES - 1));
 }
 
 /* Formats into [out] (MESSAGE_BYTES long) and returns the length; a long text is cut at a character boundary. Messages contain names of
@@ -109,8 +136,8 @@ hr_status hr__fail(hr_status status, const char *format, ...)
 	va_start(arguments, format);
 	size_t length = format_message(text, format, arguments);
 	va_end(arguments);
-	memcpy(message, text, length + 1);
-	return last = status;
+	store(status, text, length);
+	return status;
 }
 
 hr_status hr__fail_in(hr_status status, const char *format, ...)
@@ -121,10 +148,10 @@ hr_status hr__fail_in(hr_status status, const char *format, ...)
 	va_start(arguments, format);
 	size_t length = format_message(text, format, arguments);
 	va_end(arguments);
-	if (message[0] != 0) {
+	if (hr_last_message()[0] != 0) {
 		length = append(text, length, ": ");
-		length = append(text, length, message);
+		length = append(text, length, hr_last_message());
 	}
-	memcpy(message, text, length + 1);
-	return last = status;
+	store(status, text, length);
+	return status;
 }

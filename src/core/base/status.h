@@ -10,8 +10,8 @@
 #include "headroom.h"
 #include "core/base/shared.h"
 
-/* Sets the calling thread's last message (truncated to 511 bytes, never allocates) and returns [status], which must not be
- * HR_OK. */
+/* Sets the calling thread's last message (truncated to 511 bytes) and returns [status], which must not be HR_OK. The first failure of a
+ * thread allocates host memory for its messages; without it the message is the text of the status. */
 HR__SHARED hr_status hr__fail(hr_status status, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
 
 /* As hr__fail, but puts the new text before the existing message: "text: old message". */
@@ -25,6 +25,11 @@ typedef struct hr__last {
 	hr_status status;
 	char message[512];
 } hr__last;
+
+/* Memory for the calling thread's messages, until the thread ends or the library is unloaded; NULL if there is none. Set by core/os, which calls hr__message_forget
+ * before the memory is freed; until then one thread has memory. */
+extern void *(*hr__message_memory)(size_t bytes);
+void hr__message_forget(void);
 
 HR__SHARED hr__last hr__last_get(void);
 HR__SHARED void hr__last_set(const hr__last *last);

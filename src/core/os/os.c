@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -292,9 +293,31 @@ static void run_thread_exit_hook(void *value)
 	if (hook != NULL) hook(value);
 }
 
+/* ---- memory of messages ---- */
+
+static int message_key_error;
+static pthread_key_t message_key;
+
+static void end_message(void *memory)
+{
+	hr__message_forget();
+	free(memory);
+}
+
+/* Not through the table: a message about a call that was made to fail is not to fail itself. */
+static void *message_memory(size_t bytes)
+{
+	void *memory = message_key_error == 0 ? calloc(1, bytes) : NULL;
+	if (!memory || pthread_setspecific(message_key, memory) == 0) return memory;
+	free(memory); /* its end would not be seen */
+	return NULL;
+}
+
 static void start_once(void)
 {
 	hr__lock_wait = wait_for_lock;
+	message_key_error = pthread_key_create(&message_key, end_message);
+	hr__message_memory = message_memory;
 	fork_error = pthread_atfork(NULL, NULL, run_fork_hooks);
 	thread_key_error = pthread_key_create(&thread_key, run_thread_exit_hook);
 	if (!UNDER_TSAN && hr__linux_heavy_barrier() == 0) hr__store_seq_cst(&hr__light_is_full, false);
@@ -311,6 +334,11 @@ static __attribute__((constructor)) void start(void)
 static __attribute__((destructor)) void stop(void)
 {
 	start();
+	if (message_key_error == 0) {
+		end_message(pthread_getspecific(message_key));
+		pthread_key_delete(message_key);
+	}
+	message_key_error = ECANCELED;
 	if (thread_key_error == 0) pthread_key_delete(thread_key);
 	thread_key_error = ECANCELED; /* another module may own the key by now */
 }
