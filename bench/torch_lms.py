@@ -14,8 +14,8 @@ Each row is a process of its own:
 
     native, headroom   PyTorch's allocator; Headroom as the allocator, no limit
     lms                Large Model Support without a limit: what the announcement of ops costs
-    limits             Large Model Support at each limit. A fraction is of the peak of live bytes in the row headroom
-    recomputing        the same with recompute=True
+    limits             Large Model Support at each limit, by moving alone (recompute=False). A fraction is of the peak of live bytes in the row headroom
+    recomputing        the same with recompute=True, the default of install()
     save_on_cpu, checkpoint    PyTorch's own means: saved tensors in pinned host memory; gradient checkpointing
     compile             torch.compile with an activation memory budget, --budget
 
@@ -65,7 +65,7 @@ def settings(texts):
 
 def recipes_of(options):
     """The arguments of install() for this row, without limit and lms."""
-    return {**settings(options.install), **({"recompute": True} if options.row == "recomputing" else {})}
+    return {**({"recompute": options.row == "recomputing"} if options.row in LIMITED else {}), **settings(options.install)}
 
 
 def make_deterministic():

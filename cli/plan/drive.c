@@ -28,6 +28,7 @@ struct drive {
 	hr_pin *pins;       /* room for the pins of one op */
 	uint64_t births;
 	uint8_t *purity;    /* hr__purity of each op; NULL: no recipes */
+	bool held;          /* the running op changes a tensor whose recipe it can extend */
 	hr_tensor *names;   /* room for the inputs and outputs of a recipe */
 	struct sized *missing, *surplus; /* scratch: tensors that should be live and are not; tensors that are live and should not be */
 };
@@ -94,12 +95,13 @@ static hr_status destroy(struct drive *drive, uint32_t index)
 struct again {
 	const struct drive *drive;
 	uint32_t op;
-	uint64_t births[]; /* of what it makes */
+	bool in_place;
+	uint64_t births[]; /* of what it makes, or changes in place */
 };
 
-static bool is_output(const struct drive *drive, const hr__tensor_use *use)
+static bool is_output(const struct drive *drive, const hr__tensor_use *use, bool in_place)
 {
-	return use->makes && !drive->schedule->tensors[use->tensor].workspace;
+	return use->makes ? !drive->schedule->tensors[use->tensor].workspace : in_place && use->writes;
 }
 
 /* Allocates [bytes], and frees them in the order of [stream]. */
@@ -138,7 +140,7 @@ static hr_status run_again(void *user, const hr_recompute *call)
 	size_t output = 0;
 	for (uint32_t i = op->first_use; !status && i < op->first_use + op->use_count; i++) {
 		const hr__tensor_use *use = &drive->schedule->uses[i];
-		if (is_output(drive, use)) status = make_again(again, use, output++, call);
+		if (is_output(drive, use, again->in_place)) status = make_again(again, use, output++, call);
 		else if (use->makes) status = borrow(drive, drive->schedule->tensors[use->tensor].bytes, call->stream);
 	}
 	if (!status && drive->options->busy) status = drive->options->busy(drive->options->context, call->stream, op->ns);
@@ -149,10 +151,13 @@ static hr_status run_again(void *user, const hr_recompute *call)
 static hr__purity purity_of(const hr__schedule *schedule, const hr__schedule_op *op)
 {
 	hr__purity purity = hr__op_purity(hr_name_text(op->name));
-	for (uint32_t i = op->first_use; i < op->first_use + op->use_count; i++)
-		if (schedule->uses[i].writes && !schedule->uses[i].makes && purity != HR__OP_VIEW && purity != HR__OP_STATISTICS)
-			return HR__OP_NOT_PURE;
-	return purity;
+	uint32_t changed = 0;
+	for (uint32_t i = op->first_use; i < op->first_use + op->use_count; i++) {
+		changed += schedule->uses[i].writes && !schedule->uses[i].makes;
+		if (purity == HR__OP_IN_PLACE && schedule->uses[i].makes) return HR__OP_NOT_PURE;
+	}
+	if (purity == HR__OP_VIEW || purity == HR__OP_STATISTICS) return purity;
+	return changed == (purity == HR__OP_IN_PLACE) ? purity : HR__OP_NOT_PURE;
 }
 
 static bool classify_ops(struct drive *drive)
@@ -171,23 +176,34 @@ static bool is_of(const struct drive *drive, uint32_t op, hr__purity purity)
 	return drive->purity && drive->purity[op] == purity;
 }
 
-/* Gives the tensors that the op made a recipe, if it is pure. */
+/* The tensor that op [index] is about to change in place keeps its recipe. False if there is none. */
+static bool hold_recipe(struct drive *drive, uint32_t index)
+{
+	const hr__schedule_op *op = &drive->schedule->ops[index];
+	if (!is_of(drive, index, HR__OP_IN_PLACE)) return false;
+	for (uint32_t i = op->first_use; i < op->first_use + op->use_count; i++)
+		if (drive->schedule->uses[i].writes) return hr_tensor_hold_recipe(drive->lives[drive->schedule->uses[i].tensor].handle) == HR_OK;
+	return false;
+}
+
+/* Gives the tensors that the op made a recipe, if it is pure, or extends that of the tensor that it changed in place. */
 static hr_status set_recipe(struct drive *drive, uint32_t index)
 {
 	const hr__schedule_op *op = &drive->schedule->ops[index];
 	const hr__tensor_use *uses = &drive->schedule->uses[op->first_use];
 	size_t inputs = 0, outputs = 0;
-	if (!drive->purity || is_of(drive, index, HR__OP_NOT_PURE)) return HR_OK;
+	bool in_place = is_of(drive, index, HR__OP_IN_PLACE);
+	if (!drive->purity || is_of(drive, index, HR__OP_NOT_PURE) || (in_place && !drive->held)) return HR_OK;
 	for (uint32_t i = 0; i < op->use_count; i++) /* inputs from the front, outputs behind all inputs that there can be */
 		if (drive->pins[i].access == HR_READ) drive->names[inputs++] = drive->pins[i].tensor;
 	for (uint32_t i = 0; i < op->use_count; i++)
-		if (is_output(drive, &uses[i])) drive->names[inputs + outputs++] = drive->pins[i].tensor;
+		if (is_output(drive, &uses[i], in_place)) drive->names[inputs + outputs++] = drive->pins[i].tensor;
 	if (!outputs) return HR_OK;
 	struct again *again = malloc(sizeof *again + outputs * sizeof again->births[0]);
 	if (!again) return hr__fail(HR_NO_HOST_MEMORY, "no memory for a recipe");
-	*again = (struct again){ drive, index };
+	*again = (struct again){ drive, index, in_place };
 	for (uint32_t i = 0, k = 0; i < op->use_count; i++)
-		if (is_output(drive, &uses[i])) again->births[k++] = drive->lives[uses[i].tensor].birth;
+		if (is_output(drive, &uses[i], in_place)) again->births[k++] = drive->lives[uses[i].tensor].birth;
 	hr_recipe recipe;
 	hr_recipe_init(&recipe);
 	recipe.op = op->name;
@@ -199,9 +215,9 @@ static hr_status set_recipe(struct drive *drive, uint32_t index)
 	recipe.recompute = run_again;
 	recipe.release = free;
 	recipe.user = again;
-	hr_status status = hr_tensor_set_recipe(&recipe);
+	hr_status status = in_place ? hr_tensor_extend_recipe(&recipe) : hr_tensor_set_recipe(&recipe);
 	if (status) free(again);
-	return status;
+	return status == HR_NOT_READY && in_place ? HR_OK : status; /* an input of the op that made the tensor was written meanwhile */
 }
 
 /* ---- ops ---- */
@@ -226,6 +242,8 @@ static hr_status run_op(struct drive *drive, uint32_t index)
 		drive->pins[i] = (hr_pin){ drive->lives[uses[i].tensor].handle,
 			                       is_of(drive, index, HR__OP_VIEW) && !uses[i].makes ? HR_READ : hr__tensor_use_access(&uses[i]) };
 	hr_name before = hr_op_set(op->name);
+	drive->held = hold_recipe(drive, index);
+	if (drive->purity) hr_pin_group_begin(); /* only ops in groups have parts */
 	hr_status status = op->use_count ? hr_tensor_pin_all(drive->pins, op->use_count, stream) : HR_OK;
 	if (status) {
 		drive->result->op = index;
@@ -235,6 +253,7 @@ static hr_status run_op(struct drive *drive, uint32_t index)
 		if (!status) status = end;
 		drive->result->ops++;
 	}
+	if (drive->purity) hr_pin_group_end();
 	hr_op_set(before);
 	return status;
 }

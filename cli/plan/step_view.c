@@ -2,6 +2,7 @@
 #include "plan/step_view.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "analysis/schedule/pure_ops.h"
 #include "core/base/assert.h"
@@ -147,6 +148,98 @@ static bool writes_others(const hr__step_view *view, uint32_t op, uint32_t end, 
 	return false;
 }
 
+/* ---- ops in place ---- */
+
+static uint32_t end_of_uses(const hr__plan_step *step, uint32_t op)
+{
+	return op + 1 < step->op_count ? step->ops[op + 1].first_use : step->use_count;
+}
+
+/* The one tensor that op [op] writes, if it writes one; UINT32_MAX = none, or several. */
+static uint32_t written_by(const hr__step_view *view, uint32_t op)
+{
+	uint32_t tensor = UINT32_MAX;
+	for (uint32_t i = view->ops[op].first_use; i < end_of_uses(&view->step, op); i++) {
+		if (!view->uses[i].write) continue;
+		if (tensor != UINT32_MAX) return UINT32_MAX;
+		tensor = view->uses[i].tensor;
+	}
+	return tensor;
+}
+
+/* The steps's ops and uses while ops in place become parts of others. */
+struct joiner {
+	hr__step_view *view;
+	uint32_t *maker;  /* by tensor: its first op, by its new number; UINT32_MAX = none yet, or it lived before */
+	uint32_t *number; /* by op: its new number */
+	uint32_t ops, uses;
+};
+
+/* Whether op [op] is in place, and becomes a part of the last op. */
+static bool joins_last(const struct joiner *joiner, const hr__schedule *schedule, uint32_t op)
+{
+	const hr__step_view *view = joiner->view;
+	uint32_t tensor = written_by(view, op), index = view->op_of[op];
+	if (!joiner->ops || tensor == UINT32_MAX || index == HR__SCHEDULE_NONE) return false;
+	return view->ops[joiner->ops - 1].pure && joiner->maker[tensor] == joiner->ops - 1 &&
+	       hr__op_purity(hr_name_text(schedule->ops[index].name)) == HR__OP_IN_PLACE;
+}
+
+/* Appends a use to the last op. */
+static void keep_use(struct joiner *joiner, hr__plan_use use)
+{
+	hr__step_view *view = joiner->view;
+	for (uint32_t i = view->ops[joiner->ops - 1].first_use; i < joiner->uses; i++) {
+		if (view->uses[i].tensor != use.tensor) continue;
+		view->uses[i].write |= use.write;
+		return;
+	}
+	view->uses[joiner->uses++] = use;
+	if (joiner->maker[use.tensor] == UINT32_MAX && !view->tensors[use.tensor].lived_before) joiner->maker[use.tensor] = joiner->ops - 1;
+}
+
+/* Reads the ops ahead of where they are written. */
+static void join_ops(struct joiner *joiner, const hr__schedule *schedule)
+{
+	hr__step_view *view = joiner->view;
+	hr__plan_step *step = &view->step;
+	uint32_t first = 0;
+	for (uint32_t op = 0; op < step->op_count; op++) {
+		hr__plan_op here = view->ops[op];
+		uint32_t end = end_of_uses(step, op);
+		bool joins = joins_last(joiner, schedule, op);
+		if (joins) {
+			view->ops[joiner->ops - 1].ns += here.ns;
+		} else {
+			view->op_of[joiner->ops] = view->op_of[op];
+			view->ops[joiner->ops++] = (hr__plan_op){ .ns = here.ns, .first_use = joiner->uses, .pure = here.pure };
+		}
+		joiner->number[op] = joiner->ops - 1;
+		for (uint32_t i = first; i < end; i++) keep_use(joiner, view->uses[i]);
+		first = end;
+	}
+	step->op_count = joiner->ops;
+	step->use_count = joiner->uses;
+	for (uint32_t i = 0; i < step->tensor_count; i++)
+		if (view->tensors[i].died != HR__PLAN_NEVER) view->tensors[i].died = joiner->number[view->tensors[i].died];
+}
+
+/* Ops are marked already. */
+static hr_status join_ops_in_place(hr__step_view *view, const hr__schedule *schedule)
+{
+	struct joiner joiner = { .view = view };
+	joiner.maker = malloc(((size_t)view->step.tensor_count + 1) * sizeof *joiner.maker);
+	joiner.number = malloc(((size_t)view->step.op_count + 1) * sizeof *joiner.number);
+	bool enough = joiner.maker && joiner.number;
+	if (enough) {
+		memset(joiner.maker, 0xff, view->step.tensor_count * sizeof *joiner.maker);
+		join_ops(&joiner, schedule);
+	}
+	free(joiner.maker);
+	free(joiner.number);
+	return enough ? HR_OK : hr__fail(HR_NO_HOST_MEMORY, "no memory for looking at %u ops", view->step.op_count);
+}
+
 hr_status hr__step_view_mark_pure(hr__step_view *view, const hr__schedule *schedule)
 {
 	const hr__plan_step *step = &view->step;
@@ -159,11 +252,12 @@ hr_status hr__step_view_mark_pure(hr__step_view *view, const hr__schedule *sched
 		if (purity == HR__OP_VIEW)
 			for (uint32_t i = step->ops[op].first_use; i < end; i++)
 				if (seen[view->uses[i].tensor] || view->tensors[view->uses[i].tensor].lived_before) view->uses[i].write = false;
-		view->ops[op].pure = purity == HR__OP_STATISTICS || (purity != HR__OP_NOT_PURE && !writes_others(view, op, end, seen));
+		bool pure = purity != HR__OP_NOT_PURE && purity != HR__OP_IN_PLACE && !writes_others(view, op, end, seen);
+		view->ops[op].pure = purity == HR__OP_STATISTICS || pure;
 		for (uint32_t i = step->ops[op].first_use; i < end; i++) seen[view->uses[i].tensor] = true;
 	}
 	free(seen);
-	return HR_OK;
+	return join_ops_in_place(view, schedule);
 }
 
 void hr__step_view_free(hr__step_view *view)

@@ -24,7 +24,8 @@ hr_status hr__step_view_make(const hr__schedule *schedule, uint32_t part, uint64
  * the largest working set, and the bound holds even for moves that no plan contains. */
 hr_status hr__step_view_relax(hr__step_view *view);
 
-/* Marks the ops that can run again (analysis/schedule/pure_ops.h), and takes back the writes of views. HR_NO_HOST_MEMORY. */
+/* Marks the ops that can run again (analysis/schedule/pure_ops.h), and takes back the writes of views. An op in place on what a pure op has made
+ * becomes a part of that op, if no other op is between them: so the engine plans them (hr_tensor_hold_recipe). HR_NO_HOST_MEMORY. */
 hr_status hr__step_view_mark_pure(hr__step_view *view, const hr__schedule *schedule);
 void hr__step_view_free(hr__step_view *view);
 

@@ -26,6 +26,8 @@ struct network {
 	bool two_streams; /* layers take turns on two streams */
 	bool verify;
 	bool off;         /* options.recompute is off */
+	bool in_place;    /* an op in place, in a pin group of its own, changes second[i] when it was computed: it reads the layer before, too */
+	bool impure;      /* both ops of a layer are in one pin group, and the first has no recipe: what it makes is moved */
 	bool placed;      /* the policy is told that mapping pages took a second in each step, so the plan assigns addresses */
 	uint32_t (*layers)(uint32_t step); /* NULL: all */
 	uint32_t steps;
@@ -43,7 +45,7 @@ static struct {
 	hr__lms *lms;
 	hr_stream streams[2];
 	struct value weights[LAYERS], first[LAYERS], second[LAYERS];
-	kit_op ops[2 * LAYERS], load, loss, backward[LAYERS], update[LAYERS];
+	kit_op ops[2 * LAYERS], changes[LAYERS], load, loss, backward[LAYERS], update[LAYERS];
 	bool compares; /* ops compare what they read, so the host waits for the device */
 	unsigned char found[BYTES];
 	hr_stream last; /* the stream of the last op */
@@ -112,6 +114,23 @@ static void run_op(kit_op *op, const struct value *const *ins, size_t count, str
 	kit_expect(op, expected, count, out->expected, 0);
 }
 
+/* Changes [out] in place, and extends its recipe. */
+static void change(kit_op *op, const struct value *in, struct value *out, hr_stream stream)
+{
+	const unsigned char *expected = in->expected;
+	CHECK_STATUS(here.network->off ? HR_NOT_READY : HR_OK, hr_tensor_hold_recipe(out->tensor));
+	hr_pin_group_begin();
+	CHECK_STATUS(HR_OK, kit_run_in_place(op, &in->tensor, 1, out->tensor, stream));
+	if (!here.network->off) {
+		hr_recipe recipe = kit_recipe(op, &in->tensor, 1, &out->tensor, 1);
+		recipe.recompute = kit_change_again;
+		recipe.cost_ns = 20000;
+		CHECK_STATUS(HR_OK, hr_tensor_extend_recipe(&recipe));
+	}
+	hr_pin_group_end();
+	kit_expect_change(op, &expected, 1, out->expected);
+}
+
 static void run_step(uint32_t step)
 {
 	uint32_t layers = here.network->layers ? here.network->layers(step) : LAYERS;
@@ -122,12 +141,15 @@ static void run_step(uint32_t step)
 	for (uint32_t i = 0; i < layers; i++) {
 		hr_stream stream = here.streams[here.network->two_streams ? i % 2 : 0];
 		const struct value *before = i ? &here.second[i - 1] : &input;
-		if (here.network->grouped) hr_pin_group_begin();
+		if (here.network->grouped || here.network->impure) hr_pin_group_begin();
 		here.first[i] = create();
-		run_op(&here.ops[2 * i], (const struct value *[]){ before, &here.weights[i] }, 2, &here.first[i], true, stream);
+		run_op(&here.ops[2 * i], (const struct value *[]){ before, &here.weights[i] }, 2, &here.first[i], !here.network->impure, stream);
 		here.second[i] = create();
+		if (here.network->in_place && !here.network->impure) hr_pin_group_begin();
 		run_op(&here.ops[2 * i + 1], (const struct value *[]){ &here.first[i] }, 1, &here.second[i], true, stream);
-		if (here.network->ghosts || here.network->grouped) destroy(&here.first[i]);
+		if (here.network->in_place) hr_pin_group_end();
+		if (here.network->ghosts || here.network->grouped) destroy(&here.first[i]); /* before the op in place */
+		if (here.network->in_place) change(&here.changes[i], before, &here.second[i], stream);
 		if (here.network->grouped) hr_pin_group_end();
 	}
 	gradient = create();
@@ -187,6 +209,7 @@ static hr_lms_stats run(const struct network *network)
 	for (uint32_t i = 0; i < LAYERS; i++) {
 		here.ops[2 * i] = make_op((unsigned char)(10 + 2 * i));
 		here.ops[2 * i + 1] = make_op((unsigned char)(11 + 2 * i));
+		here.changes[i] = make_op((unsigned char)(60 + i));
 		here.backward[i] = make_op((unsigned char)(100 + i));
 		here.update[i] = make_op((unsigned char)(150 + i));
 		here.weights[i] = create();
@@ -247,6 +270,42 @@ static void test_ops_of_a_pin_group_run_again_together(void)
 	check_follows(&network);
 }
 
+static uint32_t half_of_them_once(uint32_t step)
+{
+	return step == 5 ? LAYERS / 2 : LAYERS;
+}
+
+/* The op in place is planned as a part of the op before it: plans are as good as without it. */
+static void test_ops_in_place_run_again_with_the_op_that_made_their_tensor(void)
+{
+	struct network network = usual;
+	network.in_place = true;
+	check_follows(&network);
+	hr_lms_stats stats = run(&network);
+	CHECK_LE(stats.num_mismatches, 0);
+	network.verify = network.takes = true;
+	check_follows(&network);
+	network = small;
+	network.in_place = true;
+	check_follows(&network);
+	network.layers = half_of_them_once;
+	network.steps = 10;
+	check_follows(&network);
+}
+
+/* What is not dropped is moved, and nothing is copied before the op in place has run. */
+static void test_what_an_op_in_place_changes_is_copied_once(void)
+{
+	struct network network = usual;
+	network.in_place = network.impure = true;
+	hr_lms_stats stats = run(&network);
+	CHECK_EQ(stats.num_planned_recomputes, 0);
+	CHECK_GT(stats.num_planned_evictions, 0);
+	network.off = true;
+	hr_lms_stats moved = run(&network);
+	CHECK_LE(stats.bytes_copied_out, moved.bytes_copied_out + moved.bytes_copied_out / 8);
+}
+
 static void test_recipes_may_be_set_after_the_unpin(void)
 {
 	struct network network = usual;
@@ -304,11 +363,6 @@ static void test_what_is_made_again_has_a_place_in_the_layout(void)
 	check_follows(&network);
 }
 
-static uint32_t half_of_them_once(uint32_t step)
-{
-	return step == 5 ? LAYERS / 2 : LAYERS;
-}
-
 static uint32_t fewer_and_fewer(uint32_t step)
 {
 	return LAYERS - step % 4;
@@ -332,6 +386,7 @@ static void test_a_step_that_differs_computes_what_it_should(void)
 }
 
 TEST_MAIN(T(test_ops_run_again_as_planned_and_contents_are_right), T(test_ghosts_are_computed_and_kept_as_planned),
-          T(test_ops_of_a_pin_group_run_again_together), T(test_recipes_may_be_set_after_the_unpin), T(test_recipes_may_hand_memory_over),
+          T(test_ops_of_a_pin_group_run_again_together), T(test_ops_in_place_run_again_with_the_op_that_made_their_tensor),
+          T(test_what_an_op_in_place_changes_is_copied_once), T(test_recipes_may_be_set_after_the_unpin), T(test_recipes_may_hand_memory_over),
           T(test_ops_run_again_on_the_stream_of_the_op_that_needs_them), T(test_verify_finds_no_difference),
           T(test_nothing_runs_again_when_that_is_off), T(test_what_is_made_again_has_a_place_in_the_layout), T(test_a_step_that_differs_computes_what_it_should))

@@ -202,6 +202,44 @@ static bool give_recipe(uint32_t index, uint32_t input)
 	return ok(hr_tensor_set_recipe(&made));
 }
 
+static hr_status nothing_again(void *user, const hr_recompute *call)
+{
+	void *at;
+	(void)user;
+	for (size_t i = 0; i < call->input_count; i++) {
+		hr_status status = hr_tensor_get_address(call->inputs[i], &at);
+		if (status) return status;
+	}
+	return hr_tensor_get_address(call->outputs[0], &at);
+}
+
+/* An op in place that reads [input], and leaves all bytes as they are. */
+static void change(uint32_t index, uint32_t input)
+{
+	if (!here.tensors[index].handle.id || !here.tensors[input].handle.id || here.tensors[index].contents != KNOWN || here.tensors[input].contents != KNOWN) return;
+	hr_pin pins[] = { { here.tensors[input].handle, HR_READ }, { here.tensors[index].handle, HR_WRITE } };
+	hr_status held = hr_tensor_hold_recipe(here.tensors[index].handle);
+	if (held == HR_NOT_READY) CHECK(fault.met);
+	else ok(held);
+	if (ok(hr_tensor_pin_all(pins, 2, here.stream))) {
+		ok(hr_tensor_unpin_all(pins, 2, here.stream));
+		hr_recipe made;
+		const uint64_t source = 5;
+		hr_recipe_init(&made);
+		made.recompute = nothing_again;
+		made.inputs = &here.tensors[input].handle;
+		made.outputs = &here.tensors[index].handle;
+		made.input_count = made.output_count = made.source_count = 1;
+		made.sources = &source;
+		made.cost_ns = 1;
+		hr_status status = held ? HR_OK : hr_tensor_extend_recipe(&made);
+		if (status == HR_NOT_READY) CHECK(fault.met);
+		else ok(status);
+	} else {
+		CHECK_STATUS(HR_OK, hr_tensor_unhold_recipe(here.tensors[index].handle));
+	}
+}
+
 /* Drops a tensor. HR_NOT_READY: it has no recipe, because of an earlier fault. */
 static void drop(uint32_t index)
 {
@@ -367,7 +405,10 @@ static void with_recipes(bool verify)
 	check_contents();
 	if (write_to(b)) give_recipe(b, d);
 	if (write_to(c)) give_recipe(c, b);
+	change(c, d);
 	if (write_to(e)) give_recipe(e, c);
+	change(e, c);
+	change(e, d);
 	drop(e);
 	destroy_input(b); /* ghosts, if there was no fault */
 	destroy_input(c);

@@ -184,6 +184,67 @@ static void test_an_op_can_run_again_until_its_recipe_ends(void)
 	close_all();
 }
 
+static void change(hr_tensor output, hr_tensor input)
+{
+	CHECK_STATUS(HR_OK, hr_tensor_hold_recipe(output));
+	hr_pin_group_begin();
+	hr_pin pins[] = { { output, HR_WRITE }, { input, HR_READ } };
+	size_t count = input.id ? 2 : 1;
+	CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, count, here.stream));
+	hr_recipe recipe;
+	hr_recipe_init(&recipe);
+	recipe.recompute = recompute;
+	recipe.outputs = &output;
+	recipe.output_count = 1;
+	recipe.inputs = &input;
+	recipe.input_count = input.id != 0;
+	CHECK_STATUS(HR_OK, hr_tensor_extend_recipe(&recipe));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, count, here.stream));
+	hr_pin_group_end();
+}
+
+static hr_tensor make_pure_in_group(hr_tensor input)
+{
+	hr_pin_group_begin();
+	hr_tensor output = make_pure(input);
+	hr_pin_group_end();
+	return output;
+}
+
+static void test_an_op_in_place_is_a_part_of_the_op_that_made_its_tensor(void)
+{
+	begin();
+	hr_tensor a = make(nothing), b = make(nothing); /* 0, 1 */
+	hr_tensor c = make_pure_in_group(a);            /* 2, with two ops in place, of which one reads another tensor */
+	change(c, b);
+	change(c, nothing);
+	hr_tensor d = make_pure_in_group(a);            /* 3: its input lives on as a ghost when the op in place begins */
+	hr_tensor e = make_pure_in_group(d);            /* 4 */
+	destroy(d);
+	change(e, nothing);
+	hr_tensor f = make_pure_in_group(a);            /* 5: an op comes between */
+	hr_tensor g = make_pure_in_group(a);            /* 6 */
+	change(f, nothing);                             /* 7 */
+	CHECK_STATUS(HR_OK, hr_tensor_hold_recipe(g));  /* its op fails */
+	write_to(g);                                    /* 8 */
+	CHECK_STATUS(HR_OK, hr_tensor_unhold_recipe(g));
+	hr_tensor h = make_pure_in_group(a);            /* 9: this time the op in place fails in the same op */
+	CHECK_STATUS(HR_OK, hr_tensor_hold_recipe(h));
+	hr_pin_group_begin();
+	write_to(h);
+	hr_pin_group_end();
+	CHECK_STATUS(HR_OK, hr_tensor_unhold_recipe(h));
+	write_to(b);                                    /* 10: an input of the op in place */
+	end();
+	const hr__record *record = &here.lms->learned->last;
+	CHECK_EQ(record->ops.count, 11);
+	for (uint32_t op = 2; op < 11; op++) CHECK_EQ(here.ops[op].pure, op < 7);
+	CHECK_EQ(here.ops[2].until, 10);
+	CHECK_EQ(here.ops[4].until, 0);
+	CHECK_EQ(here.ops[5].until, 7);
+	close_all();
+}
+
 static uint64_t signature_of_a_step(bool drops, bool recipes)
 {
 	begin();
@@ -205,4 +266,5 @@ static void test_steps_are_alike_whatever_was_dropped_but_not_without_recipes(vo
 
 TEST_MAIN(T(test_an_op_is_pure_if_all_that_outlives_it_has_a_recipe), T(test_a_recipe_that_reads_more_than_its_op_does_not_count),
           T(test_the_recipes_of_a_pin_group_count_together), T(test_an_op_can_run_again_until_its_recipe_ends),
+          T(test_an_op_in_place_is_a_part_of_the_op_that_made_its_tensor),
           T(test_steps_are_alike_whatever_was_dropped_but_not_without_recipes))

@@ -32,8 +32,9 @@ static double times_of(const hr__outlook_step *step)
 	return (double)step->step_ns / (double)trace.facts.plain_ns;
 }
 
-/* At [percent] of the peak, both means together take at most [most] times the time without a limit, and no longer than one alone. */
-static void check_times(uint32_t percent, double most)
+/* At [percent] of the peak, both means together take at most [most] times the time without a limit, and no longer than one alone; played, at most
+ * [played]. Returns the time when it was played. */
+static double check_times(uint32_t percent, double most, double played)
 {
 	hr__outlook found;
 	CHECK_STATUS(HR_OK, hr__outlook_make(&trace.setup, trace.facts.peak_bytes / 100 * percent, &found));
@@ -42,33 +43,38 @@ static void check_times(uint32_t percent, double most)
 	       again->fits ? times_of(again) : 0.0, times_of(both), times_of(&found.played));
 	CHECK(moving->fits && both->fits && found.played.fits);
 	CHECK(times_of(both) <= most);
-	CHECK(times_of(&found.played) <= most);
+	CHECK(times_of(&found.played) <= played);
 	CHECK_GE(found.played.step_ns, trace.facts.plain_ns + found.played.again_ns);
 	CHECK_LE(both->step_ns, moving->step_ns);
 	if (again->fits) CHECK_LE(both->step_ns, again->step_ns);
 	CHECK_GE(both->step_ns, trace.facts.plain_ns + both->again_ns);
+	return times_of(&found.played);
 }
 
 static void test_gpt2_at_half_its_memory_takes_little_longer(void)
 {
 	if (HR_TEST_SANITIZED) hr_test_skip("too slow under a sanitizer; resnet runs");
 	open_trace("traces/gpt2b16-use.csv.gz");
-	check_times(95, 1.001);
-	check_times(78, 1.02);
-	check_times(60, 1.08);
-	check_times(50, 1.13);
-	check_times(40, 1.28);
-	check_times(30, 1.24);
+	check_times(95, 1.001, 1.001);
+	check_times(78, 1.02, 1.02);
+	check_times(60, 1.08, 1.08);
+	check_times(50, 1.13, 1.13);
+	check_times(40, 1.28, 1.28);
+	check_times(30, 1.24, 1.24);
 	hr__schedule_free(&trace.schedule);
 }
 
 static void test_resnet_at_half_its_memory_takes_little_longer(void)
 {
 	open_trace("traces/resnet-use.csv.gz");
-	check_times(95, 1.001);
-	check_times(70, 1.03);
-	check_times(50, 1.10);
-	check_times(40, 1.20);
+	check_times(95, 1.001, 1.001);
+	check_times(70, 1.03, 1.03);
+	check_times(60, 1.04, 1.04);
+	/* The host waits for work on memory that it stitches, so that single limits take up to 0.07 more than those beside them. */
+	double sum = 0;
+	for (uint32_t percent = 48; percent <= 52; percent++) sum += check_times(percent, 1.08, 1.16);
+	CHECK(sum / 5 <= 1.10);
+	check_times(40, 1.11, 1.13);
 	hr__schedule_free(&trace.schedule);
 }
 

@@ -29,9 +29,15 @@ static void test_ops_of_the_runtime_are_known(void)
 	check_names(HR__OP_NOT_PURE, others);
 }
 
-static void test_what_is_in_place_random_atomic_or_unknown_is_not_pure(void)
+static void test_ops_in_place_have_the_name_of_a_pure_op(void)
 {
-	static const char *const names[] = { "relu_",        "add_.Tensor",          "mm.out",   "aten::add.out", "bernoulli_.float", "rand.default",
+	static const char *const names[] = { "relu_", "aten::relu_", "add_.Tensor", "aten::mul_.Scalar", "clamp_min_", NULL };
+	check_names(HR__OP_IN_PLACE, names);
+}
+
+static void test_what_is_random_atomic_or_unknown_is_not_pure(void)
+{
+	static const char *const names[] = { "relu__", "_", "view_", "dropout_", "native_batch_norm_", "mm.out",   "aten::add.out", "bernoulli_.float", "rand.default",
 		                                 "index_add",    "scatter_add.default",  "index_put", "embedding_dense_backward.default",
 		                                 "convolution_backward.default", "native_layer_norm_backward", "_foreach_add_.Scalar",
 		                                 "c10d::allreduce_", "all_reduce", "_local_scalar_dense.default", "empty.memory_format", "m", "mmm", "", ".", "aten::",
@@ -40,4 +46,4 @@ static void test_what_is_in_place_random_atomic_or_unknown_is_not_pure(void)
 }
 
 TEST_MAIN(T(test_names_of_pytorch_are_known_in_every_form), T(test_ops_of_the_runtime_are_known),
-          T(test_what_is_in_place_random_atomic_or_unknown_is_not_pure))
+          T(test_ops_in_place_have_the_name_of_a_pure_op), T(test_what_is_random_atomic_or_unknown_is_not_pure))

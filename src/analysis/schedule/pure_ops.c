@@ -1,6 +1,7 @@
 /* pure_ops.c - see pure_ops.h. */
 #include "analysis/schedule/pure_ops.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -83,13 +84,21 @@ static const struct pure_op {
 #undef PURE_OP_ROW
 };
 
+static hr__purity purity_of(const char *name, size_t length)
+{
+	for (size_t i = 0; i < sizeof pure_ops / sizeof pure_ops[0]; i++)
+		if (strncmp(pure_ops[i].name, name, length) == 0 && pure_ops[i].name[length] == 0) return pure_ops[i].purity;
+	return HR__OP_NOT_PURE;
+}
+
 hr__purity hr__op_purity(const char *name)
 {
 	static const char space[] = "aten::";
 	if (strncmp(name, space, sizeof space - 1) == 0) name += sizeof space - 1;
 	size_t length = strcspn(name, ".");
 	if (strstr(name + length, "out")) return HR__OP_NOT_PURE; /* writes into given outputs */
-	for (size_t i = 0; i < sizeof pure_ops / sizeof pure_ops[0]; i++)
-		if (strncmp(pure_ops[i].name, name, length) == 0 && pure_ops[i].name[length] == 0) return pure_ops[i].purity;
-	return HR__OP_NOT_PURE;
+	hr__purity found = purity_of(name, length);
+	if (found != HR__OP_NOT_PURE || length < 2 || name[length - 1] != '_' || name[length - 2] == '_') return found;
+	bool many = strncmp(name, "_foreach_", 9) == 0;
+	return !many && purity_of(name, length - 1) == HR__OP_PURE ? HR__OP_IN_PLACE : HR__OP_NOT_PURE;
 }

@@ -9,8 +9,9 @@
  *   - Nothing else happens: no collectives, no synchronization with the host, no optimizer.
  *
  * An op that is not in the table is not pure. Whatever its name, an op is not pure if it writes a tensor that it does not make: it ran
- * in place or into given outputs. There are two exceptions, of which the table says so: views, recorded as writing the tensor that
- * they share, and normalizations that update running statistics, which a runtime leaves out when the op runs again. */
+ * in place or into given outputs. There are three exceptions: views, recorded as writing the tensor that they share, and normalizations
+ * that update running statistics, which a runtime leaves out when the op runs again, of which the table says so; and ops in place with the
+ * name of a pure op and an underscore, which a runtime can run again after the op that made the tensor. */
 #ifndef HR_SCHEDULE_PURE_OPS_H
 #define HR_SCHEDULE_PURE_OPS_H
 
@@ -20,6 +21,7 @@ typedef enum hr__purity {
 	HR__OP_SEEDED,     /* pure once the state of its random generator is restored */
 	HR__OP_VIEW,       /* what it writes and does not make is not changed */
 	HR__OP_STATISTICS, /* what it writes and does not make is left out when it runs again */
+	HR__OP_IN_PLACE,   /* it changes one tensor; the same contents and inputs give the same result */
 } hr__purity;
 
 /* Takes time proportional to the table. */
