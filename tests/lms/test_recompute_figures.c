@@ -49,6 +49,24 @@ static void check_times(uint32_t percent, double most)
 	CHECK_GE(both->step_ns, trace.facts.plain_ns + both->again_ns);
 }
 
+/* The same where mapping a page takes as long as on an H200: once memory was gathered, each tensor has its place, and steps map nothing. */
+static void check_places(uint32_t percent, double most)
+{
+	hr__forecast played;
+	hr__forecast_setup setup = trace.setup;
+	setup.limit = trace.facts.peak_bytes / 100 * percent;
+	setup.repeats = 10;
+	setup.recompute = true;
+	setup.map_ns = 40000;
+	CHECK_STATUS(HR_OK, hr__forecast_make(&setup, &played));
+	double times = (double)played.step_ns / (double)trace.facts.plain_ns;
+	printf("#   %u%% of the peak with places: played %.3f\n", percent, times);
+	CHECK(played.fits);
+	CHECK_EQ(played.bytes_stitched, 0u);
+	CHECK(times <= most);
+	hr__forecast_free(&played);
+}
+
 static void test_gpt2_at_half_its_memory_takes_little_longer(void)
 {
 	if (HR_TEST_SANITIZED) hr_test_skip("too slow under a sanitizer; resnet runs");
@@ -59,6 +77,8 @@ static void test_gpt2_at_half_its_memory_takes_little_longer(void)
 	check_times(50, 1.13);
 	check_times(40, 1.28);
 	check_times(30, 1.24);
+	check_places(78, 1.02);
+	check_places(50, 1.13);
 	hr__schedule_free(&trace.schedule);
 }
 
@@ -69,6 +89,11 @@ static void test_resnet_at_half_its_memory_takes_little_longer(void)
 	check_times(70, 1.03);
 	check_times(50, 1.10);
 	check_times(40, 1.20);
+	check_places(70, 1.03);
+	check_places(60, 1.05);
+	check_places(50, 1.10);
+	check_places(40, 1.20);
+	check_places(35, 1.50);
 	hr__schedule_free(&trace.schedule);
 }
 
