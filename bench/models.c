@@ -90,6 +90,37 @@ static void print_losses(const float *losses, int count)
 	printf("\"}\n");
 }
 
+struct counters {
+	hr_lms_stats lms;
+	hr_stats stats;
+};
+
+static struct counters count(hr_allocator allocator)
+{
+	struct counters now;
+	hr_lms_stats_init(&now.lms);
+	hr_stats_init(&now.stats);
+	bench_must(hr_lms_get_stats(allocator, &now.lms));
+	bench_must(hr_allocator_get_stats(allocator, &now.stats));
+	return now;
+}
+
+/* A line on stderr for each step with a limit: what Large Model Support did, and what its plan says. */
+static void print_step(int number, double ns, const struct counters *before, const struct counters *now)
+{
+#define ADDED(of, name) ((long long)(now->of.name - before->of.name))
+#define GB(bytes) ((double)(bytes) / 1e9)
+	fprintf(stderr, "step %3d %8.1f ms  out %.3f in %.3f GB  evictions %lld restores %lld prefetched %lld misses %lld refused %lld  mismatches %lld  "
+	                "drops %lld of %.3f GB, recomputed %lld, planned %lld, failed %lld, again %.1f ms  plan %.1f ms, again %.1f ms, out %.3f in %.3f GB  "
+	                "stall %.1f ms  stitches %lld of %.3f GB\n",
+	        number, ns / 1e6, GB(ADDED(lms, bytes_copied_out)), GB(ADDED(lms, bytes_copied_in)), ADDED(lms, num_evictions), ADDED(lms, num_restores),
+	        ADDED(lms, num_prefetch_hits), ADDED(lms, num_prefetch_misses), ADDED(lms, num_prefetches_refused), ADDED(lms, num_mismatches),
+	        ADDED(lms, num_drops), GB(ADDED(lms, bytes_dropped)), ADDED(lms, num_recomputes), ADDED(lms, num_planned_recomputes),
+	        ADDED(lms, num_failed_recomputes), (double)ADDED(lms, recompute_ns) / 1e6, (double)now->lms.plan_step_ns / 1e6,
+	        (double)now->lms.plan_again_ns / 1e6, GB(now->lms.plan_bytes_out), GB(now->lms.plan_bytes_in), (double)ADDED(lms, stall_ns) / 1e6,
+	        ADDED(stats, num_stitches), GB(ADDED(stats, bytes_stitched)));
+}
+
 static void measure(const struct model *model, const struct options *options)
 {
 	static double times[STEPS_MAX];
@@ -109,12 +140,19 @@ static void measure(const struct model *model, const struct options *options)
 		hr_value out;
 		float *loss = &losses[i + before];
 		if (i == 0) bench_must(hr_reset_memory_stats(options->device));
+		struct counters counted = { 0 };
+		if (options->limit && i > -before) counted = count(allocator);
 		double begin = bench_now_ns();
 		bench_must(hr_step_begin(allocator));
 		bench_must(hr_function_call(function, data, 2, &out, 1));
 		bench_must(hr_value_fetch(out, loss, sizeof *loss));
 		bench_must(hr_step_end(allocator));
-		if (i >= 0) times[i] = bench_now_ns() - begin;
+		double ns = bench_now_ns() - begin;
+		if (i >= 0) times[i] = ns;
+		if (options->limit) {
+			struct counters now = count(allocator);
+			print_step(i + before, ns, &counted, &now);
+		}
 	}
 	hr_stats_init(&stats);
 	bench_must(hr_allocator_get_stats(allocator, &stats));

@@ -64,6 +64,7 @@ struct forecast_run {
 	size_t play_count, play; /* play: the one that runs */
 	uint64_t begin_ns;       /* when the last play began */
 	hr_lms_stats before;     /* statistics at begin_ns */
+	int64_t stitched_before; /* likewise, bytes_stitched */
 	struct moved *moved;     /* for each tensor, in the last play */
 	uint64_t ops, all_ops;   /* queued so far; in total */
 };
@@ -81,6 +82,15 @@ static hr_status get_stats(struct forecast_run *run, hr_lms_stats *stats)
 	*stats = (hr_lms_stats){ .struct_size = sizeof *stats };
 	hr_status status = hr_lms_get_stats(run->allocator, stats);
 	return status == HR_NOT_READY ? HR_OK : status;
+}
+
+static hr_status get_stitched(const struct forecast_run *run, int64_t *bytes)
+{
+	hr_stats stats;
+	hr_stats_init(&stats);
+	hr_status status = hr_allocator_get_stats(run->allocator, &stats);
+	*bytes = stats.bytes_stitched;
+	return status;
 }
 
 static void sum_up_step(struct forecast_run *run, uint64_t now_ns)
@@ -106,8 +116,12 @@ static hr_status step(void *context, size_t play)
 	if (play + 1 == run->play_count) {
 		run->begin_ns = now_ns;
 		status = get_stats(run, &run->before);
+		if (!status) status = get_stitched(run, &run->stitched_before);
 	} else if (play == run->play_count) {
+		int64_t stitched = 0;
 		status = get_stats(run, &run->forecast->stats);
+		if (!status) status = get_stitched(run, &stitched);
+		run->forecast->bytes_stitched = (uint64_t)(stitched - run->stitched_before);
 		if (!status) sum_up_step(run, now_ns);
 	}
 	return status;
@@ -131,6 +145,7 @@ static hr_status open_allocator(struct forecast_run *run)
 	hr_simulated_options_init(&simulated);
 	simulated.page_bytes = setup->page;
 	simulated.link_bytes_per_s = setup->link;
+	simulated.map_ns = setup->map_ns;
 	if (setup->limit > HR__SCHEDULE_LIVE_MAX || !hr__align_up(setup->limit, setup->page, &simulated.memory_bytes))
 		return hr__fail(HR_BAD_LIMIT, "a limit of %llu bytes is more than the 64 TiB of the simulated device",
 		                (unsigned long long)setup->limit);

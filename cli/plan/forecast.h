@@ -37,6 +37,7 @@ typedef struct hr__forecast_setup {
 	uint64_t limit;      /* bytes */
 	uint64_t link;       /* bytes per second, each way */
 	uint64_t page;       /* bytes */
+	uint64_t map_ns;     /* host time for mapping a page */
 	uint64_t host_limit; /* bytes; 0 = unlimited */
 	const char *policy;
 	bool recompute; /* tensors of pure ops have recipes */
@@ -59,6 +60,7 @@ typedef struct hr__forecast {
 	uint64_t step_ns;                        /* time of the step */
 	uint64_t bound_ns;                       /* lower bound of the time added to that of the ops */
 	uint64_t bytes_out, bytes_in, evictions; /* in the step */
+	uint64_t bytes_stitched;                 /* bytes of pages that were mapped anew in the step */
 	uint64_t drops, recomputes, again_ns;    /* the same: tensors dropped, recipes run, and their time */
 	hr_lms_stats stats; /* at the end of the step, or when it did not fit; num_steps 0 and so on if there were no tensors yet */
 	hr__advice *advice; /* largest saving first */

@@ -14,8 +14,9 @@
  *     a copy              also waits for its copy engine, one for each direction, and takes COPY_LATENCY_NS + bytes / link
  *     on the device       copies and fills take KERNEL_LATENCY_NS + bytes / DEVICE_BYTES_PER_S
  *     compute             takes the given time
- *     an event            is the stream's time when it was recorded, and its time can be read at once; waiting for it advances the
- *                         waiting stream's time to it
+ *     an event            is the stream's time when it was recorded, or the end of the last mapping if that is later, and its time can
+ *                         be read at once; waiting for it advances the waiting stream's time to it
+ *     mapping             takes host time, if the options say so: map_ns for each page
  *     querying an event   takes QUERY_NS of host time, so that a polling loop ends
  *
  * The figures are those of an H200: 55.5 GB/s at 16 MiB and more, 36 GB/s at 2 MiB, hence 20 us per copy; 4.3 TB/s counting reads
@@ -55,6 +56,7 @@ typedef struct simulated {
 	uint64_t next_address;
 	hr__range *released[SIZE_BUCKETS]; /* ranges to reuse, by a hash of their size */
 	uint64_t host_time;
+	uint64_t mapped_time; /* when the host was last done with mapping that takes time */
 	uint64_t to_device_free, to_host_free; /* when each copy engine becomes free */
 	uint64_t stream_time[MAX_STREAMS];
 	hr__handles handles;
@@ -246,6 +248,7 @@ static hr_status sim_map(void *device, uint64_t address, const hr_page *pages, u
 	simulated *sim = device;
 	hr__lock_take(&sim->lock);
 	hr_status status = hr__mappings_map(&sim->mappings, address, pages, count);
+	if (!status && sim->options.map_ns) sim->mapped_time = sim->host_time += count * sim->options.map_ns;
 	hr__lock_release(&sim->lock);
 	return status;
 }
@@ -391,7 +394,7 @@ static hr_status sim_event_record(void *device, hr_native_event event, hr_native
 	sim_event *found = find_event(sim, event, &status);
 	if (status == HR_OK) status = check_stream(sim, stream);
 	if (status == HR_OK) {
-		found->time = sim->stream_time[stream];
+		found->time = later(sim->stream_time[stream], sim->mapped_time);
 		found->recorded = true;
 	}
 	hr__lock_release(&sim->lock);

@@ -5,9 +5,11 @@
 #include "core/lms/policy/active_plan.h"
 
 #include "core/base/sort.h"
+#include "core/lms/plan/plan_ring.h"
 
 #define UNTIMED_NS 1000u /* of an op, if times are not known */
-#define LATE HR__LAYOUT_LATE
+#define LATE_PART 100u /* late moves may take this part of a step until a plan for less memory is tried */
+#define LESS_MAX 8u    /* percent of memory that a plan may leave unused for its layout */
 
 static void *zeroed(size_t count, size_t item)
 {
@@ -93,53 +95,67 @@ static hr_status index_uses(const hr__record *record, hr__active_plan *active)
 	return HR_OK;
 }
 
-/* Makes a plan; [places]: with a layout, if one is found. The less time copies and restores are given, the better it packs. */
-static hr_status make_one(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine, bool places,
-                          hr__active_plan *active)
+/* Bytes of memory that a layout may use: tensors that keep their addresses are outside of it. */
+static uint64_t layout_room(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine)
 {
-	hr_status status = hr__plan_make(step, machine, &active->plan);
-	if (!status) status = index_uses(record, active);
-	if (!status) hr__active_plan_number_turns(active);
 	uint64_t taken = step->other_bytes;
 	for (uint32_t i = 0; i < record->tensors.count; i++)
 		if (hr__active_plan_stays_in_place(&HR__RECORD_AT(hr__recorded_tensor, record->tensors, i))) taken += step->tensors[i].bytes;
-	uint64_t most = machine->memory > taken ? machine->memory - taken : 0;
-	for (active->late = 0; active->late <= 2 * LATE && !status && places; active->late++) {
-		status = hr__active_plan_lay_out(record, active, active->late, most, &active->laid_out);
-		if (!status && active->laid_out) break;
-	}
+	return machine->memory > taken ? machine->memory - taken : 0;
+}
+
+/* Makes a plan for [memory]; [places]: with a layout in all memory, if one is found. */
+static hr_status make_one(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine, uint64_t memory, bool places,
+                          hr__active_plan *active)
+{
+	hr__plan_machine smaller = *machine;
+	smaller.memory = memory;
+	hr_status status = hr__plan_make(step, &smaller, &active->plan);
+	if (!status) status = index_uses(record, active);
 	if (status) return status;
-	for (uint32_t i = 0; active->laid_out && i < active->first_stay[active->tensor_count]; i++)
+	hr__active_plan_number_turns(active);
+	/* A restore requested before the link has time for it only occupies memory. */
+	for (uint32_t i = 0; i < active->plan.move_count; i++) active->plan.moves[i].in_before = active->plan.moves[i].starts_by;
+	if (places) status = hr__active_plan_lay_out(record, machine, active, layout_room(record, step, machine));
+	for (uint32_t i = 0; !status && active->laid_out && i < active->first_stay[active->tensor_count]; i++)
 		if (active->stays[i].offset + active->stays[i].bytes > active->layout_bytes)
 			active->layout_bytes = active->stays[i].offset + active->stays[i].bytes;
-	/* A restore requested before the link has time for it only occupies memory. */
-	for (uint32_t i = 0; i < active->plan.move_count; i++)
-		active->plan.moves[i].in_before = hr__active_plan_restore_turn(&active->plan.moves[i], active->turn_count, active->laid_out ? active->late : 0);
-	status = hr__active_plan_arrange(record, active);
+	if (!status) status = hr__active_plan_arrange(record, active);
 	if (status) return status;
 	active->compute_ns = hr__plan_compute_ns(step);
 	active->is_set = true;
 	return HR_OK;
 }
 
-/* Tries plans with slightly less memory too, which may pack much better. */
+static uint64_t late_ns(const hr__active_plan *active, const hr__plan_machine *machine)
+{
+	return hr__plan_ring_copy_ns(active->late_bytes, machine->in_bytes_per_s, 0);
+}
+
+/* The time of a step with the late moves of its layout; a plan without one is worse than all others. */
+static uint64_t laid_out_ns(const hr__active_plan *active, const hr__plan_machine *machine)
+{
+	return active->laid_out ? active->plan.step_ns + late_ns(active, machine) : UINT64_MAX;
+}
+
+/* Plans for less memory than there is have layouts that fit, and in which fewer moves are late. */
 static hr_status make_best(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine, bool places,
                            hr__active_plan *best)
 {
-	hr_status status = make_one(record, step, machine, places, best);
-	best->placing = places;
-	for (uint32_t less = 1; less <= 2 && !status && best->late > LATE / 2; less++) {
+	hr_status status = make_one(record, step, machine, machine->memory, places, best);
+	bool found = best->laid_out && late_ns(best, machine) <= best->plan.step_ns / LATE_PART;
+	for (uint32_t percent = 1; places && percent <= LESS_MAX && !status && !found; percent *= 2) {
 		hr__active_plan other = { 0 };
-		hr__plan_machine smaller = *machine;
-		smaller.memory -= machine->memory / 100 * less;
-		if (make_one(record, step, &smaller, places, &other) || other.late >= best->late) {
+		found = best->laid_out; /* this is the last try */
+		if (make_one(record, step, machine, machine->memory - machine->memory / 100 * percent, true, &other) ||
+		    laid_out_ns(&other, machine) >= laid_out_ns(best, machine)) {
 			hr__active_plan_free(&other);
 		} else {
 			hr__active_plan_free(best);
 			*best = other;
-			best->placing = true;
 		}
 	}
+	best->placing = places;
 	return status;
 }
 

@@ -79,7 +79,7 @@ typedef struct hr__active_plan {
 	bool placing;  /* a layout was tried */
 	bool laid_out; /* a layout was found */
 	uint64_t layout_bytes; /* its size */
-	uint32_t late; /* parts of their time that copies and restores gave up for it (HR__LAYOUT_LATE) */
+	uint64_t late_bytes; /* of moves that have less time than they need, because of the layout (layout.h) */
 	uint64_t signature, compute_ns;
 	uint32_t matches; /* number of steps that followed it exactly */
 } hr__active_plan;
@@ -91,15 +91,12 @@ hr_status hr__active_plan_make(const hr__record *record, uint64_t other_bytes, c
                                hr__active_plan *out, uint64_t *bound_ns);
 /* ---- for the files of this module ---- */
 
-#define HR__LAYOUT_LATE 4u /* the time given to copies, and then to restores, is cut in this many parts until a layout fits */
-
 void hr__active_plan_number_turns(hr__active_plan *active);
 /* Sets what is done at each use and turn, and sorts the restores. HR_NO_HOST_MEMORY. */
 hr_status hr__active_plan_arrange(const hr__record *record, hr__active_plan *active);
-/* Finds when each tensor is on the device, and its offset then, within [most] bytes. [late]: as in hr__active_plan. HR_NO_HOST_MEMORY. */
-hr_status hr__active_plan_lay_out(const hr__record *record, hr__active_plan *active, uint32_t late, uint64_t most, bool *fits);
-/* The turn at which memory is allocated for a restore, when its copy starts or later; [n] turns. */
-uint32_t hr__active_plan_restore_turn(const hr__plan_move *move, uint32_t n, uint32_t late);
+/* Finds when each tensor is on the device, and its offset then, within [most] bytes; sets laid_out. Restores for which memory is free
+ * later than the plan says are requested later. HR_NO_HOST_MEMORY. */
+hr_status hr__active_plan_lay_out(const hr__record *record, const hr__plan_machine *machine, hr__active_plan *active, uint64_t most);
 /* Whether a tensor keeps the address that it had before the step. */
 bool hr__active_plan_stays_in_place(const hr__recorded_tensor *seen);
 

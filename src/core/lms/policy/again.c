@@ -70,7 +70,7 @@ static uint32_t first_place(const hr__active_plan *active, uint32_t turn)
 	return low;
 }
 
-const hr__layout_stay *hr__again_place(hr__learned *learned, const hr__tensor *tensor)
+const hr__layout_stay *hr__again_place(hr__learned *learned, const hr__tensor *tensor, bool takes)
 {
 	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
 	hr__active_plan *active = &learned->active_plan;
@@ -82,7 +82,7 @@ const hr__layout_stay *hr__again_place(hr__learned *learned, const hr__tensor *t
 		bool own = planned != HR__RECORD_NONE && place->stay >= active->first_stay[planned] && place->stay < active->first_stay[planned + 1];
 		/* Memory of a recipe's own may be handed over to any output of that size. */
 		if (place->taken_in == learned->step || (planned != HR__RECORD_NONE ? !own : stay->bytes != tensor->device_bytes)) continue;
-		place->taken_in = learned->step;
+		if (takes) place->taken_in = learned->step;
 		return stay;
 	}
 	return NULL;
@@ -106,6 +106,7 @@ static bool take_act(hr__learned *learned, uint32_t turn, hr__planned_act *act, 
 static void make_again(hr__lms *lms, hr__tensor *tensor, hr_stream stream)
 {
 	bool done = false;
+	hr__follow_leave_place(tensor, hr__load_acquire(&tensor->word));
 	uint64_t word = hr__load_acquire(&tensor->word);
 	hr__store_relaxed(&tensor->evict_first, 0); /* if it was not dropped yet, it stays */
 	if (hr__word_place(word) == HR__PLACE_EVICTED) (void)hr__lms_prefetch(tensor, word); /* it could not be dropped */

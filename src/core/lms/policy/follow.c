@@ -5,7 +5,9 @@
  * tensors are evicted as if there were no plan. */
 #include <string.h>
 
+#include "core/base/status.h"
 #include "core/lms/policy/learned.h"
+#include "core/lms/recipe/recipe.h"
 #include "core/memory/bfc/tensor_block.h"
 
 #define RESTORES_AT_ONCE 64u
@@ -79,6 +81,66 @@ static bool follows(const hr__learned *learned)
 {
 	return learned->active_plan.is_set && !is_lost(learned);
 }
+
+/* ---- places ---- */
+
+static bool is_during(const hr__layout_stay *stay, uint32_t turn)
+{
+	return stay->from <= stay->to ? turn >= stay->from && turn <= stay->to : turn >= stay->from || turn <= stay->to;
+}
+
+/* The stay of a tensor that includes a turn; NULL = it has none. */
+static const hr__layout_stay *stay_at(const hr__active_plan *active, uint32_t planned, uint32_t turn)
+{
+	for (uint32_t i = active->first_stay[planned]; i < active->first_stay[planned + 1]; i++)
+		if (is_during(&active->stays[i], turn)) return &active->stays[i];
+	return NULL;
+}
+
+/* The stay in which the tensor is used next: that of now, if ops run again, because they use tensors, too. */
+static const hr__layout_stay *next_stay(const hr__learned *learned, const hr__tensor *tensor)
+{
+	const hr__active_plan *active = &learned->active_plan;
+	uint32_t planned = tensor->learned.planned;
+	uint32_t uses = tensor->learned.step == learned->step ? tensor->learned.uses : 0, use = active->first[planned] + uses;
+	const hr__layout_stay *found = NULL;
+	if (hr__active_plan_runs_again(active) && learned->turn != HR__PLAN_NEVER) found = stay_at(active, planned, learned->turn);
+	if (use >= active->first[planned + 1]) use = active->first[planned]; /* its first use in the next step */
+	return found || use >= active->first[planned + 1] ? found : stay_at(active, planned, active->turn_of[active->uses[use].op]);
+}
+
+/* [takes]: the tensor gets memory. */
+static uint64_t address_of(const hr__tensor *tensor, bool takes)
+{
+	hr__lms *lms = tensor->lms;
+	hr__learned *learned = lms->learned;
+	if (!learned || tensor->bytes <= HR__SMALL_MAX) return 0;
+	uint64_t address = 0;
+	hr__lock_take(&lms->lock);
+	const hr__active_plan *active = &learned->active_plan;
+	if (learned->area && active->laid_out) {
+		const hr__layout_stay *stay = hr__again_place(learned, tensor, takes);
+		if (!stay && tensor->learned.planned != HR__RECORD_NONE) stay = next_stay(learned, tensor);
+		if (stay && stay->offset + stay->bytes <= learned->area_bytes) address = learned->area + stay->offset;
+	}
+	hr__lock_release(&lms->lock);
+	return address;
+}
+
+uint64_t hr__learned_address(const hr__tensor *tensor)
+{
+	return address_of(tensor, true);
+}
+
+void hr__follow_leave_place(hr__tensor *tensor, uint64_t word)
+{
+	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
+	uint64_t place = hr__load_relaxed(&tensor->evict_first) ? address_of(tensor, false) : 0;
+	if (!place || place == hr__load_relaxed(&tensor->address) || !hr__state_begin_eviction(tensor, word)) return;
+	hr__last before = hr__last_get();
+	if (hr__drop_or_evict(tensor, tensor->lms->out_stream)) hr__last_set(&before); /* it stays where it is */
+}
+
 
 /* ---- restores ---- */
 
@@ -161,6 +223,7 @@ static void restore_due(hr__lms *lms, hr_tensor *due, uint32_t found)
 		hr_status status;
 		hr__tensor *tensor = hr__tensor_of(due[i], &status);
 		if (!tensor) continue;
+		hr__follow_leave_place(tensor, hr__load_acquire(&tensor->word));
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (hr__word_place(word) != HR__PLACE_EVICTED)
 			hr__store_relaxed(&tensor->evict_first, 0); /* it is needed again before it was evicted */
@@ -285,50 +348,6 @@ void hr__follow_recipe(hr__learned *learned, hr__tensor *tensor)
 	HR_ASSERT(hr__lock_is_mine(&tensor->lms->lock));
 	const hr__planned_use *use = planned_use(learned, tensor);
 	if (use && use->dropped) hr__again_drop_later(tensor, hr__load_relaxed(&tensor->word), use->free_at);
-}
-
-/* ---- places ---- */
-
-static bool is_during(const hr__layout_stay *stay, uint32_t turn)
-{
-	return stay->from <= stay->to ? turn >= stay->from && turn <= stay->to : turn >= stay->from || turn <= stay->to;
-}
-
-/* The stay of a tensor that includes a turn; NULL = it has none. */
-static const hr__layout_stay *stay_at(const hr__active_plan *active, uint32_t planned, uint32_t turn)
-{
-	for (uint32_t i = active->first_stay[planned]; i < active->first_stay[planned + 1]; i++)
-		if (is_during(&active->stays[i], turn)) return &active->stays[i];
-	return NULL;
-}
-
-/* The stay in which the tensor is used next: that of now, if ops run again, because they use tensors, too. */
-static const hr__layout_stay *next_stay(const hr__learned *learned, const hr__tensor *tensor)
-{
-	const hr__active_plan *active = &learned->active_plan;
-	uint32_t planned = tensor->learned.planned;
-	uint32_t uses = tensor->learned.step == learned->step ? tensor->learned.uses : 0, use = active->first[planned] + uses;
-	const hr__layout_stay *found = NULL;
-	if (hr__active_plan_runs_again(active) && learned->turn != HR__PLAN_NEVER) found = stay_at(active, planned, learned->turn);
-	if (use >= active->first[planned + 1]) use = active->first[planned]; /* its first use in the next step */
-	return found || use >= active->first[planned + 1] ? found : stay_at(active, planned, active->turn_of[active->uses[use].op]);
-}
-
-uint64_t hr__learned_address(const hr__tensor *tensor)
-{
-	hr__lms *lms = tensor->lms;
-	hr__learned *learned = lms->learned;
-	if (!learned || tensor->bytes <= HR__SMALL_MAX) return 0;
-	uint64_t address = 0;
-	hr__lock_take(&lms->lock);
-	const hr__active_plan *active = &learned->active_plan;
-	if (learned->area && active->laid_out) {
-		const hr__layout_stay *stay = hr__again_place(learned, tensor);
-		if (!stay && tensor->learned.planned != HR__RECORD_NONE) stay = next_stay(learned, tensor);
-		if (stay && stay->offset + stay->bytes <= learned->area_bytes) address = learned->area + stay->offset;
-	}
-	hr__lock_release(&lms->lock);
-	return address;
 }
 
 /* ---- unplanned evictions ---- */

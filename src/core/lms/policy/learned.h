@@ -111,6 +111,9 @@ void hr__follow_evict_late(hr__lms *lms);
 void hr__follow_recipe(hr__learned *learned, hr__tensor *tensor);
 /* A destroyed tensor, which was [planned] in the plan, lives on as a ghost, with a new handle. With the lock. */
 void hr__follow_ghost(hr__learned *learned, hr__tensor *ghost, uint32_t planned);
+/* The tensor is about to be restored or made again. If it still has its memory, because no other tensor needed that, and the layout
+ * now has another place for it, it is evicted or dropped: later tensors have a place in that memory. Without locks. */
+void hr__follow_leave_place(hr__tensor *tensor, uint64_t word);
 /* Starts its copy to the host; the memory stays until another request needs it. [free_at]: as in hr__planned_use; NULL = it is not
  * evicted. */
 void hr__follow_start_eviction(hr__tensor *tensor, uint64_t word, const uint32_t *free_at);
@@ -122,8 +125,8 @@ void hr__again_run(hr__lms *lms, uint32_t turn, hr_stream stream);
 /* The memory of a tensor that has a recipe may be freed without a copy, when another request needs it. With the lock. */
 void hr__again_drop_later(hr__tensor *tensor, uint64_t word, uint32_t free_at);
 /* The memory that the layout has for a tensor that gets memory while the thread runs an op again as planned: one that the op creates, or
- * memory of its recipe's own, of the same size. NULL = none. With the lock. */
-const hr__layout_stay *hr__again_place(hr__learned *learned, const hr__tensor *tensor);
+ * memory of its recipe's own, of the same size. NULL = none. [takes]: it gets that memory now, and no other tensor does. With the lock. */
+const hr__layout_stay *hr__again_place(hr__learned *learned, const hr__tensor *tensor, bool takes);
 /* The order in which memory of evicted and dropped tensors is used: what is free first comes first (hr__tensor.evict_number). */
 uint64_t hr__again_free_number(const hr__learned *learned, uint32_t free_at);
 
