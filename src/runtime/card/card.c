@@ -218,6 +218,11 @@ hr__grid hr__launch_grid(const hr__launch *launch, int64_t threads)
 	return (hr__grid){ .x = blocks < most ? (uint32_t)blocks : most ? most : 1, .threads = HR__BLOCK };
 }
 
+hr_dtype hr__launch_dtype(const hr__type *type)
+{
+	return HR__IS_NARROW(type) ? HR_DTYPE_FLOAT32 : type->dtype;
+}
+
 int64_t hr__launch_pack(hr_dtype dtype)
 {
 	int64_t fit = 16 / (int64_t)hr_dtype_size(dtype);

@@ -21,6 +21,7 @@
 	X(ROWS, "rows")          \
 	X(NORM, "norm")          \
 	X(MOVE, "move")          \
+	X(STRIPS, "strips")      \
 	X(SCATTER, "scatter")    \
 	X(CAST, "cast")          \
 	X(UPDATE, "update")      \
@@ -90,6 +91,10 @@ hr_status hr__launch_kernel(const hr__launch *launch, enum hr__card_program prog
 /* A grid of [threads] of one dimension, in blocks of HR__BLOCK, at most as many as keep the card busy; kernels go on from there in strides. */
 #define HR__BLOCK 256u
 hr__grid hr__launch_grid(const hr__launch *launch, int64_t threads);
+
+/* The dtype of the program that computes elements of [type]: float32 for bfloat16. */
+#define HR__IS_NARROW(type) ((type)->dtype == HR_DTYPE_BFLOAT16)
+hr_dtype hr__launch_dtype(const hr__type *type);
 
 /* Elements that a thread reads and writes at once: N of the programs. */
 int64_t hr__launch_pack(hr_dtype dtype);

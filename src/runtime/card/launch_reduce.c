@@ -109,7 +109,7 @@ static hr_status launch_columns(const hr__launch *launch, const char *what, hr__
 	int64_t tasks = of->outer * of->blocks * HR__UP(of->inner, WARP);
 	snprintf(name, sizeof name, "hr_%s_columns", what);
 	hr__grid grid = hr__launch_grid(launch, tasks * HR__BLOCK);
-	return hr__launch_kernel(launch, HR__PROGRAM_REDUCE, launch->work->in_types[0].dtype, name, &grid, of);
+	return hr__launch_kernel(launch, HR__PROGRAM_REDUCE, hr__launch_dtype(&launch->work->in_types[0]), name, &grid, of);
 }
 
 static hr_status launch_join(const hr__launch *launch, const char *what, hr__k_reduce *of)
@@ -117,7 +117,7 @@ static hr_status launch_join(const hr__launch *launch, const char *what, hr__k_r
 	char name[40];
 	snprintf(name, sizeof name, "hr_%s_join", what);
 	hr__grid grid = hr__launch_grid(launch, of->outer * of->inner * WARP);
-	return hr__launch_kernel(launch, HR__PROGRAM_REDUCE, launch->work->in_types[0].dtype, name, &grid, of);
+	return hr__launch_kernel(launch, HR__PROGRAM_REDUCE, hr__launch_dtype(&launch->work->in_types[0]), name, &grid, of);
 }
 
 /* Packs are neighbours if every dimension but the last is made of whole packs. */
@@ -135,8 +135,9 @@ static bool rows_are_even(const hr__k_reduce *of, hr_dtype dtype)
 static hr_status reduce(const hr__launch *launch, hr__k_reduce *of, const char *what)
 {
 	const hr__work *work = launch->work;
-	hr_dtype dtype = work->in_types[0].dtype;
+	hr_dtype dtype = hr__launch_dtype(&work->in_types[0]);
 	hr_status status;
+	of->narrow = HR__IS_NARROW(&work->in_types[0]);
 	of->in = work->in[0];
 	of->out = work->out[0];
 	of->partials = work->scratch;

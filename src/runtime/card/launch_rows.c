@@ -8,9 +8,10 @@ HR__LAUNCH(rows)
 	const hr__dims *dims = &work->in_types[0].dims;
 	bool has_labels = launch->op == &hr__ops[HR__OP_CROSS_ENTROPY] || launch->op == &hr__ops[HR__OP_CROSS_ENTROPY_GRAD];
 	bool is_softmax = launch->op == &hr__ops[HR__OP_SOFTMAX];
-	hr_dtype dtype = work->in_types[0].dtype;
+	hr_dtype dtype = hr__launch_dtype(&work->in_types[0]);
 	int64_t behind;
 	hr__k_rows of = { .in = work->in[0], .out = work->out[0], .length = dims->d[dims->rank - 1], .causal = is_softmax && work->attrs->keep, .faults = launch->faults };
+	of.narrow = HR__IS_NARROW(&work->in_types[0]);
 	hr__around(dims, dims->rank - 1, &of.rows, &behind);
 	if (of.causal) of.period = dims->d[dims->rank - 2];
 	if (has_labels) {

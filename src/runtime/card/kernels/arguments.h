@@ -31,7 +31,7 @@ typedef struct hr__k_elements {
 	const void *a, *b;
 	void *out;
 	int64_t count;
-	int32_t rank;
+	int32_t rank, a_narrow, b_narrow, out_narrow; /* narrow: bfloat16, computed in float32 */
 	int64_t d[HR__K_RANK], a_step[HR__K_RANK], b_step[HR__K_RANK];
 	double factor, plus;
 	hr__k_faults faults;
@@ -51,6 +51,7 @@ typedef struct hr__k_reduce {
 	int64_t outer, many, inner, blocks, each;
 	hr__k_walk kept, gone;
 	double divisor; /* of a mean */
+	int32_t narrow; /* the input is bfloat16 */
 } hr__k_reduce;
 
 /* The gradient of a maximum, along one dimension: [outer, many, inner]. */
@@ -65,7 +66,7 @@ typedef struct hr__k_rows {
 	const void *in, *labels, *grad;
 	void *out;
 	int64_t rows, length, period;
-	int32_t causal, wide_labels;
+	int32_t causal, wide_labels, narrow; /* narrow: bfloat16 logits, and gradients of them */
 	hr__k_faults faults;
 } hr__k_rows;
 
@@ -124,6 +125,13 @@ typedef struct hr__k_cast {
 	int64_t count;
 } hr__k_cast;
 
+/* [rows] of [columns], plus a bias (NULL: none); columns from there to [to_columns] become 0. */
+typedef struct hr__k_strip {
+	const void *from, *bias;
+	void *to;
+	int64_t rows, columns, to_columns, from_row, to_row;
+} hr__k_strip;
+
 /* Optimizers: the variable, its state, the gradient; the new contents. */
 typedef struct hr__k_update {
 	const void *in[4], *step;
@@ -142,6 +150,7 @@ typedef struct hr__k_random {
 	uint64_t seed, choices, below; /* words below it are dropped */
 	double low, high, before_high, scale;
 	int32_t even; /* elements can be read in packs of 4 */
+	int32_t in_narrow, out_narrow;
 } hr__k_random;
 
 /* Windows of size x size pixels, [stride] apart, of planes of height x width pixels; rows x columns of windows. */

@@ -32,11 +32,12 @@ BOTH void find(const hr__k_elements &arg, int64_t at, int64_t &a, int64_t &b)
 	b += rest * arg.b_step[0];
 }
 
-template <int M> BOTH pack<T, M> get(const void *from, int64_t at, int64_t step)
+template <int M> BOTH pack<T, M> get(const void *from, int64_t at, int64_t step, int narrow)
 {
 	pack<T, M> out;
-	if (step) return *(const pack<T, M> *)((const T *)from + at);
-	for (int k = 0; k < M; k++) out.at[k] = ((const T *)from)[at];
+	if (step) return load_as<M>(from, at, narrow);
+	pack<T, 1> one = load_as<1>(from, at, narrow);
+	for (int k = 0; k < M; k++) out.at[k] = one.at[0];
 	return out;
 }
 
@@ -46,18 +47,18 @@ template <int M, class F> BOTH void each_two(const hr__k_elements &arg, F f)
 	for (STRIDES(i, arg.count / M)) {
 		int64_t a, b;
 		find(arg, i * M, a, b);
-		pack<T, M> x = get<M>(arg.a, a, arg.a_step[last]), y = get<M>(arg.b, b, arg.b_step[last]), out;
+		pack<T, M> x = get<M>(arg.a, a, arg.a_step[last], arg.a_narrow), y = get<M>(arg.b, b, arg.b_step[last], arg.b_narrow), out;
 		for (int k = 0; k < M; k++) out.at[k] = (T)f(x.at[k], y.at[k]);
-		*(pack<T, M> *)((T *)arg.out + i * M) = out;
+		store_as<M>(arg.out, i * M, out, arg.out_narrow);
 	}
 }
 
 template <int M, class F> BOTH void each_one(const hr__k_elements &arg, F f)
 {
 	for (STRIDES(i, arg.count / M)) {
-		pack<T, M> x = get<M>(arg.a, i * M, 1), out;
+		pack<T, M> x = load_as<M>(arg.a, i * M, arg.a_narrow), out;
 		for (int k = 0; k < M; k++) out.at[k] = (T)f(x.at[k]);
-		*(pack<T, M> *)((T *)arg.out + i * M) = out;
+		store_as<M>(arg.out, i * M, out, arg.out_narrow);
 	}
 }
 

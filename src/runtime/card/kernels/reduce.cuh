@@ -57,7 +57,7 @@ BOTH int64_t end_of(const hr__k_reduce &arg, int64_t begin)
 
 template <class J, int M> BOTH void add_pack(const hr__k_reduce &arg, int64_t at, typename J::A &all)
 {
-	pack<T, M> x = load<M>(arg.in, at);
+	pack<T, M> x = load_as<M>(arg.in, at, arg.narrow);
 	for (int k = 0; k < M; k++) all = J::join(all, (typename J::A)x.at[k]);
 }
 

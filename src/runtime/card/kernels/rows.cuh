@@ -22,10 +22,10 @@ template <int M> BOTH void add_powers(powers &all, const pack<T, M> &x, int64_t 
 	all.sum += (double)sum;
 }
 
-template <int GROUP, int M> BOTH powers powers_of_row(const T *row, int64_t seen)
+template <int GROUP, int M> BOTH powers powers_of_row(const void *in, int64_t base, int narrow, int64_t seen)
 {
 	powers all = { LOWEST, 0 };
-	for (int64_t i = MEMBER(GROUP) * M; i < seen; i += GROUP * M) add_powers<M>(all, load<M>(row, i), i, seen);
+	for (int64_t i = MEMBER(GROUP) * M; i < seen; i += GROUP * M) add_powers<M>(all, load_as<M>(in, base + i, narrow), i, seen);
 	T most = group_join<GROUP>(all.most, larger_of());
 	all.sum = group_sum<GROUP>(all.sum * (double)exp(all.most == most ? (T)0 : all.most - most));
 	all.most = most;
@@ -37,7 +37,7 @@ template <int GROUP, int M> BOTH void softmax(const hr__k_rows &arg)
 	for (GROUPS(GROUP, row, arg.rows)) {
 		int64_t base = row * arg.length, seen = arg.causal ? row % arg.period + 1 + arg.length - arg.period : arg.length;
 		const T *from = (const T *)arg.in + base;
-		powers all = powers_of_row<GROUP, M>(from, seen);
+		powers all = powers_of_row<GROUP, M>(arg.in, base, 0, seen);
 		T share = (T)(1 / all.sum);
 		for (int64_t i = MEMBER(GROUP) * M; i < arg.length; i += GROUP * M) {
 			pack<T, M> x = load<M>(from, i);
@@ -78,10 +78,11 @@ template <int GROUP> BOTH int64_t label_of(const hr__k_rows &arg, int64_t row)
 template <int GROUP, int M> BOTH void cross_entropy(const hr__k_rows &arg)
 {
 	for (GROUPS(GROUP, row, arg.rows)) {
-		const T *from = (const T *)arg.in + row * arg.length;
-		int64_t label = label_of<GROUP>(arg, row);
-		powers all = powers_of_row<GROUP, M>(from, arg.length);
-		if (MEMBER(GROUP) == 0) ((T *)arg.out)[row] = label < 0 ? (T)0 : (T)(log(all.sum) + ((double)all.most - (double)from[label]));
+		int64_t base = row * arg.length, label = label_of<GROUP>(arg, row);
+		powers all = powers_of_row<GROUP, M>(arg.in, base, arg.narrow, arg.length);
+		if (MEMBER(GROUP) != 0) continue;
+		T x = label < 0 ? (T)0 : load_as<1>(arg.in, base + label, arg.narrow).at[0];
+		((T *)arg.out)[row] = label < 0 ? (T)0 : (T)(log(all.sum) + ((double)all.most - (double)x));
 	}
 }
 
@@ -90,13 +91,12 @@ template <int GROUP, int M> BOTH void cross_entropy_grad(const hr__k_rows &arg)
 {
 	for (GROUPS(GROUP, row, arg.rows)) {
 		int64_t base = row * arg.length, label = label_of<GROUP>(arg, row);
-		const T *from = (const T *)arg.in + base;
-		powers all = powers_of_row<GROUP, M>(from, arg.length);
+		powers all = powers_of_row<GROUP, M>(arg.in, base, arg.narrow, arg.length);
 		T share = (T)(1 / all.sum), grad = ((const T *)arg.grad)[row];
 		for (int64_t i = MEMBER(GROUP) * M; i < arg.length; i += GROUP * M) {
-			pack<T, M> x = load<M>(from, i);
+			pack<T, M> x = load_as<M>(arg.in, base + i, arg.narrow);
 			for (int k = 0; k < M; k++) x.at[k] = label < 0 ? (T)0 : (exp(x.at[k] - all.most) * share - (T)(i + k == label)) * grad;
-			store<M>(arg.out, base + i, x);
+			store_as<M>(arg.out, base + i, x, arg.narrow);
 		}
 	}
 }
