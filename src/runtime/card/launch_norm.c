@@ -5,6 +5,7 @@
 #define WARP 32
 #define TASKS 1024        /* that keep a card busy */
 #define LEAST_ROWS 32     /* of a block of layer norm's rows */
+#define PACK 4            /* columns of a thread, of float32 */
 #define LEAST_NUMBERS 4096 /* of a block of batch norm's channel */
 
 /* ---- layer norm ---- */
@@ -37,7 +38,7 @@ HR__LAUNCH(layer_norm)
 /* Divides the rows into blocks; by the shape alone. */
 static void set_norm_blocks(hr__k_norm *of)
 {
-	int64_t chunks = HR__UP(of->length, WARP), wanted = chunks ? HR__UP(TASKS, chunks) : 1, most = HR__UP(of->rows, LEAST_ROWS);
+	int64_t chunks = HR__UP(of->length, of->length % PACK ? WARP : WARP * PACK), wanted = chunks ? HR__UP(TASKS, chunks) : 1, most = HR__UP(of->rows, LEAST_ROWS);
 	int64_t blocks = wanted < most ? wanted : most;
 	of->each = blocks > 0 ? HR__UP(of->rows, blocks) : 1;
 	of->blocks = of->each ? HR__UP(of->rows, of->each) : 0;
@@ -68,11 +69,13 @@ HR__LAUNCH(layer_norm_grad)
 	of.partials = work->scratch;
 	set_norm_blocks(&of);
 	if (!of.length) return HR_OK;
-	hr__grid grid = hr__launch_grid(launch, of.blocks * HR__UP(of.length, WARP) * (int64_t)HR__BLOCK), joining = hr__launch_grid(launch, 2 * of.length);
-	hr_status status = of.rows ? hr__launch_kernel(launch, HR__PROGRAM_NORM, dtype, "hr_layer_norm_columns", &grid, &of) : HR_OK;
+	bool even = hr__launch_is_even(dtype, of.length, (const void *[]){ of.in, of.gain, of.grad, of.out }, 4);
+	int64_t chunks = HR__UP(of.length, WARP * (even ? hr__launch_pack(dtype) : 1));
+	hr__grid grid = hr__launch_grid(launch, of.blocks * chunks * (int64_t)HR__BLOCK), joining = hr__launch_grid(launch, HR__UP(2 * of.length, WARP) * (int64_t)HR__BLOCK);
+	const char *columns = even ? "hr_layer_norm_columns_n" : "hr_layer_norm_columns_1";
+	hr_status status = of.rows ? hr__launch_kernel(launch, HR__PROGRAM_NORM, dtype, columns, &grid, &of) : HR_OK;
 	if (!status) status = hr__launch_kernel(launch, HR__PROGRAM_NORM, dtype, "hr_layer_norm_join", &joining, &of);
 	if (status || !of.rows) return status;
-	bool even = hr__launch_is_even(dtype, of.length, (const void *[]){ of.in, of.gain, of.grad, of.out }, 4);
 	return hr__launch_groups(launch, HR__PROGRAM_NORM, dtype, "layer_norm_grad", of.rows, of.length, even, &of);
 }
 

@@ -76,6 +76,7 @@ typedef struct hr__k_norm {
 	void *out, *out_mean, *out_scale, *of_gain, *of_bias, *partials;
 	int64_t rows, length, blocks, each;
 	double epsilon;
+	int32_t out_narrow, grad_narrow; /* bfloat16 */
 } hr__k_norm;
 
 /* Batch norm of [images, channels, inner]. [partials]: of blocks of [each] elements of a channel; [stats]: what is computed from them, for each channel. */
