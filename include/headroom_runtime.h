@@ -537,6 +537,8 @@ HR_API hr_value hr_conv_layer(const char *name, hr_value x, int64_t channels, in
 HR_API hr_value hr_embedding(const char *name, hr_value indices, int64_t count, int64_t width, hr_dtype dtype, uint64_t seed);
 /* Normalises along the last dimension. The gain begins as one, the bias as zero. */
 HR_API hr_value hr_layer_norm_layer(const char *name, hr_value x);
+/* The same, rounded once to [dtype]: bfloat16 of a float32 [x], or its own. For a product that follows: takes less memory than a cast. */
+HR_API hr_value hr_layer_norm_layer_to(const char *name, hr_value x, hr_dtype dtype);
 /* Normalises each channel of [n, channels, ...]. The gain begins as one, the bias as zero. "<name>/mean" and "<name>/variance" are running
  * statistics, which are not trainable. training: with the statistics of the batch, of which the fraction [momentum] (usually 0.1) is added
  * to the running ones; a variance that is added is divided by the number of elements less one. Otherwise: with the running statistics.

@@ -4,7 +4,7 @@
 
 #include "card/support_card.h"
 #include "runtime/card/product.h"
-#include "runtime/engine/op.h"
+#include "runtime/ops/ops.h"
 
 #define INPUTS 3
 #define MOST 8192
@@ -61,6 +61,7 @@ BODY(mixed_back, hr_mul(B(in[0]), in[1]))
 BODY(dropout, hr_dropout(B(in[0]), 0.3, 99, hr_full(HR_DTYPE_INT64, NULL, 0, 5), true))
 BODY(sum, hr__call_one(HR__OP_SUM_TO, (const hr_value[]){ B(in[0]) }, 1, &(hr__attrs){ .dims = { 1, { 37 } } }))
 BODY(losses, losses(B(in[0])))
+BODY(norm, hr__layer_norm_to(HR_DTYPE_BFLOAT16, in[0], in[1], in[2], 1e-5))
 
 static const struct narrow_case cases[] = {
 	{ "dense", body_dense, { { 8, 16 }, { 16, 24 }, { 24 } } },
@@ -84,6 +85,9 @@ static const struct narrow_case cases[] = {
 	{ "dropout", body_dropout, { { 8, 64 } } },
 	{ "dropout, odd", body_dropout, { { 7, 9 } } },
 	{ "sum of columns", body_sum, { { 200, 37 } } },
+	{ "layer norm", body_norm, { { 40, 64 }, { 64 }, { 64 } } },
+	{ "layer norm, odd", body_norm, { { 40, 33 }, { 33 }, { 33 } } },
+	{ "layer norm of long rows", body_norm, { { 3, 1100 }, { 1100 }, { 1100 } } },
 	{ "losses", body_losses, { { 8, 64 } } },
 	{ "losses, odd", body_losses, { { 7, 33 } } },
 	{ "losses of many classes", body_losses, { { 3, 1501 } } },

@@ -397,6 +397,26 @@ static void test_dropout_of_bfloat16_drops_the_same_elements(void)
 	check_same((tensor[]){ call(HR__OP_DROPOUT, (tensor[]){ a, offset }, 2, &to_wide) }, &expected);
 }
 
+static void test_layer_norm_is_rounded_once(void)
+{
+	static const int64_t sizes[][2] = { { 3, 7 }, { 40, 600 }, { 300, 130 }, { 0, 4 } };
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		int64_t columns = sizes[i][1];
+		tensor x = random_tensor(HR_DTYPE_FLOAT32, SHAPE(sizes[i][0], columns), -3, 3), grad = random_tensor(HR_DTYPE_FLOAT32, SHAPE(sizes[i][0], columns), -1, 1);
+		tensor gain = random_tensor(HR_DTYPE_FLOAT32, SHAPE(columns), -1, 1), bias = random_tensor(HR_DTYPE_FLOAT32, SHAPE(columns), -1, 1);
+		tensor narrow[3], wide[3], back[3], expected[3], g = rounded(&grad);
+		call_all(HR__OP_LAYER_NORM, (tensor[]){ x, gain, bias }, 3, &(hr__attrs){ .a = 1e-5 }, wide);
+		call_all(HR__OP_LAYER_NORM, (tensor[]){ x, gain, bias }, 3, &(hr__attrs){ .a = 1e-5, .dtype = HR_DTYPE_BFLOAT16 }, narrow);
+		check_same(&narrow[0], (tensor[]){ rounded(&wide[0]) });
+		for (int k = 1; k < 3; k++) check_same(&narrow[k], &wide[k]);
+		call_all(HR__OP_LAYER_NORM_GRAD, (tensor[]){ g, x, gain, wide[1], wide[2] }, 5, &(hr__attrs){ 0 }, back);
+		call_all(HR__OP_LAYER_NORM_GRAD, (tensor[]){ widened(&g), x, gain, wide[1], wide[2] }, 5, &(hr__attrs){ 0 }, expected);
+		for (int k = 0; k < 3; k++) check_same(&back[k], &expected[k]);
+	}
+	tensor in[] = { make(HR_DTYPE_FLOAT64, SHAPE(2, 2)), make(HR_DTYPE_FLOAT64, SHAPE(2)), make(HR_DTYPE_FLOAT64, SHAPE(2)) };
+	check_refused(HR__OP_LAYER_NORM, in, 3, CASTS_TO(HR_DTYPE_BFLOAT16), "the result of float64 is to be bfloat16");
+}
+
 static void test_losses_of_bfloat16_logits_are_float32(void)
 {
 	static const int64_t sizes[][2] = { { 3, 7 }, { 40, 130 }, { 2, 3001 } };
@@ -430,4 +450,4 @@ TEST_MAIN(T(test_products_of_bfloat16_are_those_of_their_float32_values), T(test
           T(test_the_ends_of_the_range), T_WITHIN(test_float64_is_rounded_once, 300), T(test_integers_are_rounded_once),
           T(test_ops_that_compute_ask_for_a_cast), T(test_products_are_rounded_once_with_their_bias), T(test_a_bias_must_fit_the_product),
           T(test_elements_of_bfloat16_are_computed_in_float32), T(test_sums_of_bfloat16_are_float32), T(test_dropout_of_bfloat16_drops_the_same_elements),
-          T(test_losses_of_bfloat16_logits_are_float32))
+          T(test_losses_of_bfloat16_logits_are_float32), T(test_layer_norm_is_rounded_once))

@@ -30,6 +30,7 @@ HR__LAUNCH(layer_norm)
 	of.out_mean = work->out[1];
 	of.out_scale = work->out[2];
 	of.epsilon = work->attrs->a;
+	of.out_narrow = HR__IS_NARROW(&work->out_types[0]);
 	if (!of.rows) return HR_OK;
 	bool even = hr__launch_is_even(dtype, of.length, (const void *[]){ of.in, of.gain, of.bias, of.out }, 4);
 	return hr__launch_groups(launch, HR__PROGRAM_NORM, dtype, "layer_norm", of.rows, of.length, even, &of);
@@ -67,6 +68,7 @@ HR__LAUNCH(layer_norm_grad)
 	of.of_gain = work->out[1];
 	of.of_bias = work->out[2];
 	of.partials = work->scratch;
+	of.grad_narrow = HR__IS_NARROW(&work->in_types[0]);
 	set_norm_blocks(&of);
 	if (!of.length) return HR_OK;
 	bool even = hr__launch_is_even(dtype, of.length, (const void *[]){ of.in, of.gain, of.grad, of.out }, 4);

@@ -90,14 +90,19 @@ hr_value hr_embedding(const char *name, hr_value indices, int64_t count, int64_t
 	return leave(hr_gather(parameter("w", &like, HR_DIMS(count, width), HR_NORMAL(0.02, seed)), indices));
 }
 
-hr_value hr_layer_norm_layer(const char *name, hr_value x)
+hr_value hr_layer_norm_layer_to(const char *name, hr_value x, hr_dtype dtype)
 {
 	hr__type type;
 	if (!enter(name, "layer norm", x, 1, HR_SHAPE_MAX_RANK, &type)) return HR_NO_VALUE;
 	int64_t width = type.dims.d[type.dims.rank - 1];
 	hr_value gain = parameter("gain", &type, HR_DIMS(width), HR_FULL(1));
 	hr_value bias = gain.id ? parameter("bias", &type, HR_DIMS(width), HR_ZEROS) : HR_NO_VALUE;
-	return leave(hr_layer_norm(x, gain, bias, 1e-5));
+	return leave(hr__layer_norm_to(dtype, x, gain, bias, 1e-5));
+}
+
+hr_value hr_layer_norm_layer(const char *name, hr_value x)
+{
+	return hr_layer_norm_layer_to(name, x, (hr_dtype)0);
 }
 
 /* Moves a running statistic towards [to], a temporary value, by a fraction. */

@@ -113,6 +113,8 @@ hr_value hr__op_refuse_in(const hr_value *inputs, uint32_t count, const char *na
 
 /* hr_matmul of a layer, plus a bias: a row of the result's dtype. Of bfloat16 the result is bfloat16 if the bias is. */
 hr_value hr__matmul_layer(hr_value x, hr_value w, hr_value b);
+/* hr_layer_norm, rounded to [dtype]; 0 = the dtype of x. */
+hr_value hr__layer_norm_to(hr_dtype dtype, hr_value x, hr_value gain, hr_value bias, double epsilon);
 
 /* ---- gradients ---- */
 
