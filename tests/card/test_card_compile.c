@@ -20,7 +20,9 @@
 
 /* The dtypes that a program is compiled for. */
 static const unsigned dtypes[] = {
+	[HR__PROGRAM_FORMULAS] = FLOATS,
 	[HR__PROGRAM_ELEMENTS] = NUMBERS,
+	[HR__PROGRAM_CHAIN] = FLOATS,
 	[HR__PROGRAM_REDUCE] = NUMBERS,
 	[HR__PROGRAM_ROWS] = FLOATS,
 	[HR__PROGRAM_NORM] = FLOATS,

@@ -266,7 +266,7 @@ static bool takes_bfloat16(int kind)
 	static const int kinds[] = { HR__OP_PLACEHOLDER, HR__OP_READ, HR__OP_ASSIGN, HR__OP_INITIALIZE, HR__OP_GROUP, HR__OP_CONSTANT, HR__OP_FULL,
 		                         HR__OP_CAST, HR__OP_RESHAPE, HR__OP_TRANSPOSE, HR__OP_CONCAT, HR__OP_SLICE, HR__OP_BROADCAST_TO, HR__OP_GATHER,
 		                         HR__OP_ONE_HOT, HR__OP_PAD, HR__OP_COPY, HR__OP_MATMUL, HR__OP_CROSS_ENTROPY, HR__OP_CROSS_ENTROPY_GRAD, HR__OP_DROPOUT,
-		                         HR__OP_SUM_TO, HR__OP_ATTEND, HR__OP_ATTEND_GRAD };
+		                         HR__OP_SUM_TO, HR__OP_ATTEND, HR__OP_ATTEND_GRAD, HR__OP_CHAIN };
 	if (is_element_op(kind)) return true;
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
 		if (kinds[i] == kind) return true;

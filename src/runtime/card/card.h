@@ -16,7 +16,9 @@
 /* ---- programs: name, file ---- */
 
 #define HR__PROGRAMS(X)      \
+	X(FORMULAS, "formulas")  \
 	X(ELEMENTS, "elements")  \
+	X(CHAIN, "chain")        \
 	X(REDUCE, "reduce")      \
 	X(ROWS, "rows")          \
 	X(NORM, "norm")          \
@@ -111,7 +113,17 @@ hr_status hr__launch_groups(const hr__launch *launch, enum hr__card_program prog
 /* cuBLASLt's handle, made when it is first needed. */
 hr_status hr__card_cublaslt(hr__card *card, cublasLtHandle_t *out);
 
+/* ---- chains (chain_text.c) ---- */
+
+/* Whether the card has kernels for a chain (engine/chain.h). They are compiled when they are first needed. */
+struct hr__chain;
+bool hr__card_has_chain(hr__card *card, const struct hr__chain *chain);
+
 /* ---- programs (program.c, cache.c) ---- */
+
+#define HR__PROGRAM_PARTS 5
+/* Compiles the parts as one text, or reads it from the cache. *image is from hr__os()->alloc. */
+hr_status hr__parts_build(const hr__card_facts *facts, const char *name, const hr__card_source *parts, int count, hr_dtype dtype, void **image, size_t *bytes);
 
 /* Compiles a program, or reads it from the cache. *image is from hr__os()->alloc. */
 hr_status hr__program_build(const hr__card_facts *facts, enum hr__card_program program, hr_dtype dtype, void **image, size_t *bytes);

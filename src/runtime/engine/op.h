@@ -103,7 +103,9 @@
 	X(ASSIGN_SUB,         assign_sub,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, sub, none, none, KERNELS, update, none) \
 	X(SGD,                sgd,                1, 2, 2, UPDATES,   NEVER,    0, 0, 0, sgd, sgd, none, none, KERNELS, update, none) \
 	X(MOMENTUM,           momentum,           2, 3, 3, UPDATES,   NEVER,    0, 0, 0, momentum, momentum, none, none, KERNELS, update, none) \
-	X(ADAM,               adam,               3, 5, 5, UPDATES,   NEVER,    0, 0, 0, adam, adam, none, none, KERNELS, update, none)
+	X(ADAM,               adam,               3, 5, 5, UPDATES,   NEVER,    0, 0, 0, adam, adam, none, none, KERNELS, update, none) \
+	/* for cards: elementwise ops of a graph, as one (chain.h) */ \
+	X(CHAIN,              chain,              1, 1, HR__OP_INPUTS, FORWARDS, NEVER, 0xFF, 0, 0, chain, none, none, none, KERNELS, chain, none)
 
 enum hr__op_kind {
 #define HR__OP_ENUM(kind, ...) HR__OP_##kind,

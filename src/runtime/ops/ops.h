@@ -70,6 +70,8 @@ typedef struct hr__broadcast {
 	int64_t d[HR_SHAPE_MAX_RANK], a[HR_SHAPE_MAX_RANK], b[HR_SHAPE_MAX_RANK];
 } hr__broadcast;
 
+/* For each dimension of [out], how far the element of [in] moves; 0 where it is repeated. */
+void hr__broadcast_steps(const hr__dims *out, const hr__dims *in, int64_t *steps);
 void hr__broadcast_make(const hr__dims *out, const hr__dims *a, const hr__dims *b, hr__broadcast *walk);
 /* Calls [row] for pieces of the last dimension, in order, from element [begin] to [end] of the output, with their offsets in the
  * output and in both inputs. Steps within a row are those of the walk's last dimension. */

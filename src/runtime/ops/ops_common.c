@@ -103,7 +103,7 @@ void hr__range_error(hr__work *work, const char *text, int64_t index, int64_t ch
 /* ---- walks ---- */
 
 /* Steps of an input that is broadcast to [out]: 0 where an element repeats. */
-static void steps_of(const hr__dims *out, const hr__dims *in, int64_t *steps)
+void hr__broadcast_steps(const hr__dims *out, const hr__dims *in, int64_t *steps)
 {
 	int64_t step = 1;
 	for (int i = out->rank; i-- > 0;) {
@@ -117,8 +117,8 @@ static void steps_of(const hr__dims *out, const hr__dims *in, int64_t *steps)
 void hr__broadcast_make(const hr__dims *out, const hr__dims *a, const hr__dims *b, hr__broadcast *walk)
 {
 	int64_t of_a[HR_SHAPE_MAX_RANK], of_b[HR_SHAPE_MAX_RANK];
-	steps_of(out, a, of_a);
-	steps_of(out, b, of_b);
+	hr__broadcast_steps(out, a, of_a);
+	hr__broadcast_steps(out, b, of_b);
 	int at = -1;
 	for (int i = 0; i < out->rank; i++) {
 		int64_t d = out->d[i];

@@ -19,6 +19,13 @@ HR__INFER(unary_float)
 	return hr__need_real(&in[0]);
 }
 
+/* Runs of graphs make chains; programs do not. */
+HR__INFER(chain)
+{
+	(void)in, (void)count, (void)attrs, (void)out;
+	return hr__fail(HR_INVALID_ARGUMENT, "only graphs call it");
+}
+
 /* ---- loops ---- */
 
 typedef void (*unary_loop)(const hr__attrs *attrs, const void *in, void *out, int64_t count);

@@ -37,6 +37,19 @@ typedef struct hr__k_elements {
 	hr__k_faults faults;
 } hr__k_elements;
 
+/* Chains of elementwise ops: inputs, and numbers of its steps. */
+#define HR__K_INPUTS 8 /* HR__OP_INPUTS */
+#define HR__K_STEPS 8
+typedef struct hr__k_chain {
+	const void *in[HR__K_INPUTS];
+	void *out;
+	int64_t count;
+	int32_t rank;
+	int64_t d[HR__K_RANK], step[HR__K_INPUTS][HR__K_RANK];
+	double factor[HR__K_STEPS], plus[HR__K_STEPS]; /* of hr_scale; what dropout multiplies by */
+	uint64_t seed[HR__K_STEPS], below[HR__K_STEPS]; /* of dropout */
+} hr__k_chain;
+
 /* Offsets of items: rank dimensions of d items, [step] elements apart. */
 typedef struct hr__k_walk {
 	int32_t rank;
