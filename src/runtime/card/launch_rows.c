@@ -22,5 +22,7 @@ HR__LAUNCH(rows)
 	if (!of.rows || (!of.length && !has_labels)) return HR_OK;
 	bool reads_grad = launch->op == &hr__ops[HR__OP_SOFTMAX_GRAD], writes_rows = launch->op != &hr__ops[HR__OP_CROSS_ENTROPY];
 	const void *addresses[] = { of.in, reads_grad ? of.grad : of.in, writes_rows ? of.out : of.in };
-	return hr__launch_groups(launch, HR__PROGRAM_ROWS, dtype, launch->op->name, of.rows, of.length, hr__launch_is_even(dtype, of.length, addresses, 3), &of);
+	/* Rows of logits may begin anywhere; softmax takes whole packs. */
+	bool even = hr__launch_is_even(dtype, has_labels ? 0 : of.length, addresses, 3);
+	return hr__launch_groups(launch, HR__PROGRAM_ROWS, dtype, launch->op->name, of.rows, of.length, even, &of);
 }
