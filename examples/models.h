@@ -86,10 +86,10 @@ static inline hr_value model_gpt_labels(const struct model *model, uint64_t step
 	return hr_random_uniform(HR_DTYPE_INT32, HR_DIMS(model->batch * model->time), 0, (double)model->classes, 5000 + step);
 }
 
-/* The input of a product. Consumes [x], if temporary. */
-static inline hr_value model_gpt_factor(const struct model *model, hr_value x)
+/* The input of products. */
+static inline hr_value model_gpt_norm(const struct model *model, const char *name, hr_value x)
 {
-	return model->bfloat16 ? hr_cast(x, HR_DTYPE_BFLOAT16) : x;
+	return hr_layer_norm_layer_to(name, x, model->bfloat16 ? HR_DTYPE_BFLOAT16 : HR_DTYPE_FLOAT32);
 }
 
 static inline hr_value model_gpt_drop(const struct model *model, const char *name, hr_value x, uint64_t seed)
@@ -104,11 +104,11 @@ static inline hr_value model_gpt_block(const struct model *model, hr_value x, in
 	snprintf(name, sizeof name, "block%d", (int)number);
 	hr_variable_scope_push(name, HR_REUSE_AS_AROUND);
 	hr_value_keep(x);
-	hr_value h = hr_attention("attention", model_gpt_factor(model, hr_layer_norm_layer("norm1", x)), model->heads, true, seed);
+	hr_value h = hr_attention("attention", model_gpt_norm(model, "norm1", x), model->heads, true, seed);
 	hr_value seen = hr_value_keep(hr_add(x, model_gpt_drop(model, "drop1", h, seed + 6)));
 	hr_value_release(x);
-	h = model_gpt_factor(model, hr_layer_norm_layer("norm2", seen));
-	h = model_gpt_factor(model, hr_dense("wide", h, 4 * model->width, HR_GELU, seed + 4));
+	h = model_gpt_norm(model, "norm2", seen);
+	h = hr_dense("wide", h, 4 * model->width, HR_GELU, seed + 4);
 	h = hr_dense("narrow", h, model->width, HR_LINEAR, seed + 5);
 	hr_value y = hr_add(seen, model_gpt_drop(model, "drop2", h, seed + 7));
 	hr_value_release(seen);
@@ -128,8 +128,8 @@ static inline hr_value model_gpt_logits(const struct model *model, hr_value toke
 		x = model_gpt_block(model, x, i);
 		if (checkpointed) hr_checkpoint_end();
 	}
-	x = hr_reshape(hr_layer_norm_layer("norm", x), HR_DIMS(model->batch * model->time, model->width));
-	return hr_dense("out", model_gpt_factor(model, x), model->classes, HR_LINEAR, 92);
+	x = hr_reshape(model_gpt_norm(model, "norm", x), HR_DIMS(model->batch * model->time, model->width));
+	return hr_dense("out", x, model->classes, HR_LINEAR, 92);
 }
 
 /* ---- an emulated GPU ---- */

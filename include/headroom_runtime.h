@@ -22,11 +22,12 @@
  * hr_value_release. So intermediate values of an expression need no names, and none of them is left behind. In a graph nothing has to be
  * kept, and both calls have no effect.
  *
- * DTYPES. Ops compute in float32 and float64, some also in int32, int64 and uint8. bool and bfloat16 are for storing values.
+ * DTYPES. Ops compute in float32 and float64, some also in int32, int64 and uint8. bool is for storing values.
  * bfloat16 takes half the bytes of float32, has the same range, and 8 bits of precision. It can be cast from and to every dtype,
  * created by hr_constant, hr_full and hr_one_hot, fed, fetched, assigned to variables, copied, and used by the ops on shapes. The
- * products of two bfloat16 matrices are added in float32, and the result is float32. hr_attend takes bfloat16 and returns it. All
- * other ops require a cast to float32.
+ * products of two bfloat16 matrices are added in float32, and the result is float32. hr_attend takes bfloat16 and returns it. Elementwise
+ * ops and hr_dropout compute bfloat16 in float32 and round the result once; of float32 and bfloat16 inputs it is float32. Losses of bfloat16 logits are float32. All other
+ * ops require a cast to float32.
  *
  * ERRORS. An op that fails returns HR_NO_VALUE; hr_last_status and hr_last_message give the reason: the op, its scope, its
  * variable, both shapes. An op that is given HR_NO_VALUE returns HR_NO_VALUE and leaves the message unchanged, so it is enough to
@@ -193,7 +194,8 @@ HR_API hr_value hr_relu(hr_value x);
 HR_API hr_value hr_gelu(hr_value x); /* exact, with the error function */
 HR_API hr_value hr_scale(hr_value x, double factor, double plus); /* x * factor + plus */
 /* To an integer: a float is rounded toward 0 and clamped to the range of the dtype, and NaN gives 0; of a larger integer, the
- * low bits. To bool: everything but 0 is true. To a float: the nearest value, ties to even, in one rounding; NaN stays NaN. */
+ * low bits. To bool: everything but 0 is true. To a float: the nearest value, ties to even, in one rounding; NaN stays NaN. To its own
+ * dtype: shares memory with [x]. */
 HR_API hr_value hr_cast(hr_value x, hr_dtype dtype);
 
 /* ---- shape ---- */
@@ -269,8 +271,8 @@ HR_API hr_status hr_tape_end(void);
 /* The gradients of the sum of [of] with respect to each element of each of [by]. out[i] is temporary and has the type of by[i]; it
  * is zero where [of] does not depend on by[i]. All or none. In a graph the call adds nodes. Outside, it runs ops from the tape and
  * releases the values that the tape kept, so a tape can be used once. Consumes a temporary [of]; keep it to read it later. The
- * values in [by] are not consumed. Gradients of bfloat16 values are computed in float32; only a returned gradient of a bfloat16
- * by[i] is rounded to bfloat16.
+ * values in [by] are not consumed. Gradients of bfloat16 values are float32, or bfloat16 where a product or an elementwise op gives them
+ * so; a returned gradient of a bfloat16 by[i] is bfloat16.
  *
  * HR_INVALID_ARGUMENT  there is no tape, or it was used already; [of] is not of a float dtype; an op in between has no gradient
  *                      (the message names it) */
@@ -526,7 +528,7 @@ HR_API HR_CHECK_RESULT hr_status hr_optimizer_free_state(hr_session session, con
 typedef enum hr_activation { HR_LINEAR = 0, HR_RELU, HR_GELU, HR_TANH } hr_activation;
 
 /* [..., in] to [..., units]. w [in, units] is normal with deviation 1/sqrt(in), from [seed]; b [units] is zero. With a bfloat16 input w
- * is rounded for the product; variables and result are float32. */
+ * and b are rounded for the product, and the result is bfloat16; variables are float32. */
 HR_API hr_value hr_dense(const char *name, hr_value x, int64_t units, hr_activation activation, uint64_t seed);
 /* [n, in, h, w] to [n, channels, ...]: windows of [size] by [size]. w [channels, in, size, size], b [channels, 1, 1]. */
 HR_API hr_value hr_conv_layer(const char *name, hr_value x, int64_t channels, int64_t size, int64_t stride, int64_t padding, hr_activation activation,
@@ -535,6 +537,8 @@ HR_API hr_value hr_conv_layer(const char *name, hr_value x, int64_t channels, in
 HR_API hr_value hr_embedding(const char *name, hr_value indices, int64_t count, int64_t width, hr_dtype dtype, uint64_t seed);
 /* Normalises along the last dimension. The gain begins as one, the bias as zero. */
 HR_API hr_value hr_layer_norm_layer(const char *name, hr_value x);
+/* The same, rounded once to [dtype]: bfloat16 of a float32 [x], or its own. For a product that follows: takes less memory than a cast. */
+HR_API hr_value hr_layer_norm_layer_to(const char *name, hr_value x, hr_dtype dtype);
 /* Normalises each channel of [n, channels, ...]. The gain begins as one, the bias as zero. "<name>/mean" and "<name>/variance" are running
  * statistics, which are not trainable. training: with the statistics of the batch, of which the fraction [momentum] (usually 0.1) is added
  * to the running ones; a variance that is added is divided by the number of elements less one. Otherwise: with the running statistics.

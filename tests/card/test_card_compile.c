@@ -6,7 +6,7 @@
  *   HR_TEST_SCALE    above 1: all dtypes, not only one of each kind; below 1, as under sanitizers, one dtype of each program: NVRTC is not sanitized */
 #include "fixture.h"
 #include "core/os/os.h"
-#include "runtime/card/card.h"
+#include "runtime/card/chains.h"
 
 #define ARCH 90
 
@@ -20,11 +20,14 @@
 
 /* The dtypes that a program is compiled for. */
 static const unsigned dtypes[] = {
+	[HR__PROGRAM_FORMULAS] = FLOATS,
 	[HR__PROGRAM_ELEMENTS] = NUMBERS,
+	[HR__PROGRAM_CHAIN] = FLOATS,
 	[HR__PROGRAM_REDUCE] = NUMBERS,
 	[HR__PROGRAM_ROWS] = FLOATS,
 	[HR__PROGRAM_NORM] = FLOATS,
 	[HR__PROGRAM_MOVE] = NONE,
+	[HR__PROGRAM_STRIPS] = FLOATS | 1u << HR_DTYPE_BFLOAT16,
 	[HR__PROGRAM_SCATTER] = FLOATS,
 	[HR__PROGRAM_CAST] = ALL,
 	[HR__PROGRAM_UPDATE] = NUMBERS,
@@ -37,18 +40,24 @@ static const unsigned dtypes[] = {
 };
 _Static_assert(sizeof dtypes / sizeof *dtypes == HR__PROGRAM_COUNT, "a program without dtypes");
 
-static void test_programs_compile(void)
+static hr__card_facts card_facts(void)
 {
 	char why[256];
 	hr__card_facts facts = { .processors = { 9, 0, 132 }, .arch = ARCH, .is_exact = true };
-	const char *on_card = getenv("HR_TEST_CARD"), *only = getenv("HR_TEST_PROGRAM");
-	unsigned wanted = on_card || hr_test_scale() > 1 ? ~0u : FEW;
-	if (!on_card) setenv("HEADROOM_KERNEL_CACHE", "/dev/null/none", 1);
+	if (!getenv("HR_TEST_CARD")) setenv("HEADROOM_KERNEL_CACHE", "/dev/null/none", 1);
 	if (!getenv("HR_TEST_NVRTC")) unsetenv("HEADROOM_CUDA_LIBRARIES");
 	else setenv("HEADROOM_CUDA_LIBRARIES", getenv("HR_TEST_NVRTC"), 1);
 	facts.nvrtc = hr__nvrtc_find(why, sizeof why);
 	if (!facts.nvrtc) hr_test_skip(why);
 	CHECK_EQ(0, facts.nvrtc->nvrtcVersion(&facts.nvrtc_major, &facts.nvrtc_minor));
+	return facts;
+}
+
+static void test_programs_compile(void)
+{
+	hr__card_facts facts = card_facts();
+	const char *on_card = getenv("HR_TEST_CARD"), *only = getenv("HR_TEST_PROGRAM");
+	unsigned wanted = on_card || hr_test_scale() > 1 ? ~0u : FEW;
 	for (int i = 0; i < HR__PROGRAM_COUNT; i++) {
 		for (int dtype = 0; dtype <= HR_DTYPE_BFLOAT16; dtype++) {
 			void *image;
@@ -68,4 +77,25 @@ static void test_programs_compile(void)
 	}
 }
 
-TEST_MAIN(T_WITHIN(test_programs_compile, 600))
+/* Every op that a chain may have, in as many chains as they need; all but the first result are bfloat16. */
+static void test_chains_compile(void)
+{
+	static const uint8_t kinds[] = { HR__OP_ADD, HR__OP_SUB, HR__OP_MUL, HR__OP_DIV, HR__OP_MAXIMUM, HR__OP_NEG, HR__OP_EXP, HR__OP_LOG, HR__OP_SQRT, HR__OP_TANH, HR__OP_RELU,
+		                             HR__OP_GELU, HR__OP_SCALE, HR__OP_CAST, HR__OP_DROPOUT, HR__OP_RELU_GRAD, HR__OP_TANH_GRAD, HR__OP_GELU_GRAD };
+	hr__card_facts facts = card_facts();
+	for (size_t first = 0; first < sizeof kinds; first += HR__CHAIN_STEPS) {
+		for (int wide = 0; wide < 2; wide++) {
+			hr__chain chain = { .dtype = wide ? HR_DTYPE_FLOAT64 : HR_DTYPE_FLOAT32, .inputs = 3, .in_narrow = { [1] = !wide }, .is_offset = { [2] = true } };
+			void *image;
+			size_t bytes;
+			for (size_t i = first; i < sizeof kinds && chain.steps < HR__CHAIN_STEPS; i++)
+				chain.step[chain.steps++] = (hr__chain_step){ kinds[i], i == first ? 0 : HR__OP_INPUTS, kinds[i] == HR__OP_DROPOUT ? 2 : 1, !wide && i > first };
+			hr_status status = hr__chain_build(&facts, &chain, &image, &bytes);
+			if (status) printf("# %s\n", hr_last_message());
+			CHECK_STATUS(HR_OK, status);
+			hr__os()->free(image, bytes);
+		}
+	}
+}
+
+TEST_MAIN(T_WITHIN(test_programs_compile, 600), T_WITHIN(test_chains_compile, 600))

@@ -19,7 +19,8 @@ struct cublasLtContext {
 	int lives;
 };
 struct hr__lt_desc {
-	int compute, scale, turned[2];
+	int compute, scale, turned[2], epilogue;
+	const void *bias;
 };
 struct hr__lt_layout {
 	int type, batch;
@@ -91,7 +92,18 @@ int cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc)
 int cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, int attribute, const void *from, size_t bytes)
 {
 	COUNT(cublasLtMatmulDescSetAttribute);
-	VALID(desc && from && bytes == sizeof(int32_t));
+	VALID(desc && from);
+	if (attribute == HR__CUBLASLT_MATMUL_DESC_BIAS_POINTER) {
+		VALID(bytes == sizeof desc->bias);
+		memcpy(&desc->bias, from, bytes);
+		return 0;
+	}
+	VALID(bytes == sizeof(int32_t));
+	if (attribute == HR__CUBLASLT_MATMUL_DESC_EPILOGUE) {
+		memcpy(&desc->epilogue, from, bytes);
+		VALID(desc->epilogue == HR__CUBLASLT_EPILOGUE_BIAS);
+		return 0;
+	}
 	VALID(attribute == HR__CUBLASLT_MATMUL_DESC_TRANSA || attribute == HR__CUBLASLT_MATMUL_DESC_TRANSB);
 	memcpy(&desc->turned[attribute == HR__CUBLASLT_MATMUL_DESC_TRANSB], from, bytes);
 	return 0;
@@ -167,6 +179,8 @@ static int check(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMa
 	VALID(k == deep && d->rows == m && d->columns == n && c->rows == m && c->columns == n && c->type == d->type && a->type == b->type);
 	VALID(a->batch == d->batch && b->batch == d->batch && (d->batch == 1 || d->step));
 	bool wide = a->type == HR__CUDA_R_64F;
+	VALID(!desc->epilogue || desc->bias);
+	if (desc->epilogue && (wide || m % 2)) return HR__CUBLAS_STATUS_NOT_SUPPORTED; /* as the library lacks algorithms for some epilogues */
 	if (desc->compute != (wide ? HR__CUBLAS_COMPUTE_64F : HR__CUBLAS_COMPUTE_32F) || desc->scale != (wide ? HR__CUDA_R_64F : HR__CUDA_R_32F) ||
 	    (d->type != a->type && !(a->type == HR__CUDA_R_16BF && d->type == HR__CUDA_R_32F)))
 		return HR__CUBLAS_STATUS_NOT_SUPPORTED;
@@ -192,7 +206,7 @@ int cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t
 struct fake_product {
 	struct hr__lt_desc desc;
 	struct hr__lt_layout a, b, d;
-	const char *in_a, *in_b;
+	const char *in_a, *in_b, *bias;
 	char *out;
 };
 
@@ -226,13 +240,20 @@ static double sum_of(const struct fake_product *product, int64_t batch, int64_t 
 	return a->type == HR__CUDA_R_64F ? wide : (double)narrow;
 }
 
+/* It has the type of the result. */
+static double bias_at(const struct fake_product *product, int64_t i)
+{
+	const struct hr__lt_layout row = { .type = product->d.type };
+	return product->bias ? element(&row, product->bias, 0, i, 0) : 0;
+}
+
 static void run(const void *argument, const unsigned *grid, unsigned threads)
 {
 	const struct fake_product *product = argument;
 	(void)grid, (void)threads;
 	for (int64_t batch = 0; batch < product->d.batch; batch++) {
 		for (int64_t j = 0; j < product->d.columns; j++)
-			for (int64_t i = 0; i < product->d.rows; i++) store(product, batch, i, j, sum_of(product, batch, i, j));
+			for (int64_t i = 0; i < product->d.rows; i++) store(product, batch, i, j, sum_of(product, batch, i, j) + bias_at(product, i));
 	}
 }
 
@@ -246,7 +267,7 @@ int cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const voi
 	if (result) return result;
 	VALID((uintptr_t)a % algo->data[1] == 0 && (uintptr_t)b % algo->data[2] == 0 && (uintptr_t)d % algo->data[4] == 0);
 	VALID(of_a->type == HR__CUDA_R_64F ? *(const double *)alpha == 1 && *(const double *)beta == 0 : *(const float *)alpha == 1 && *(const float *)beta == 0);
-	struct fake_product product = { *desc, *of_a, *of_b, *of_d, a, b, d };
+	struct fake_product product = { *desc, *of_a, *of_b, *of_d, a, b, desc->bias, d };
 	uint64_t addresses[] = { (uintptr_t)a, (uintptr_t)b, (uintptr_t)d, (uintptr_t)workspace };
 	return fake_cuda_compute(stream, run, &product, sizeof product, addresses, 4) == HR__CUDA_SUCCESS ? 0 : EXECUTION_FAILED;
 }

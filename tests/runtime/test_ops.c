@@ -45,7 +45,7 @@ static void test_every_op_has_a_row(void)
 	for (int i = 0; i < HR__OP_COUNT; i++) {
 		const hr__op *op = &hr__ops[i];
 		CHECK(op->name != NULL && op->infer != NULL && op->memory != 0 && op->out_count >= 1 && op->out_count <= HR__OP_OUTPUTS);
-		CHECK_EQ(op->run == NULL, op->memory == HR__ALIASES || i == HR__OP_PLACEHOLDER); /* which is fed */
+		CHECK_EQ(op->run == NULL, op->memory == HR__ALIASES || i == HR__OP_PLACEHOLDER || i == HR__OP_CHAIN); /* one is fed, the other is for cards */
 		CHECK_EQ(op->forwards != 0, op->memory == HR__FORWARDS);
 	}
 }
@@ -217,10 +217,10 @@ static void test_binary_ops_refuse_what_does_not_fit(void)
 	check_refused(HR__OP_ADD, (tensor[]){ f, i }, 2, &none, "dtypes float32 and int32 differ");
 	check_refused(HR__OP_MUL, (tensor[]){ b, b }, 2, &none, "dtype is bool");
 	check_refused(HR__OP_DIV, (tensor[]){ h, h }, 2, &none, "dtype is float16");
-	check_refused(HR__OP_RELU_GRAD, (tensor[]){ i, i }, 2, &none, "float32 and float64");
+	check_refused(HR__OP_RELU_GRAD, (tensor[]){ i, i }, 2, &none, "float32, float64 and bfloat16");
 	check_refused(HR__OP_TANH_GRAD, (tensor[]){ f, g }, 2, &none, "shapes [2,3] and [4,5] differ");
 	enum hr__op_kind floats_only[] = { HR__OP_EXP, HR__OP_LOG, HR__OP_SQRT, HR__OP_TANH, HR__OP_RELU, HR__OP_GELU, HR__OP_SCALE };
-	EACH(kind, floats_only) check_refused(AT(kind, floats_only), &i, 1, &none, "dtype is int32; it takes float32 and float64");
+	EACH(kind, floats_only) check_refused(AT(kind, floats_only), &i, 1, &none, "dtype is int32; it takes float32, float64 and bfloat16");
 	check_refused(HR__OP_NEG, &b, 1, &none, "bool");
 	check_refused(HR__OP_CAST, &h, 1, &(hr__attrs){ .dtype = HR_DTYPE_INT32 }, "float16");
 	check_refused(HR__OP_CAST, &f, 1, &(hr__attrs){ .dtype = HR_DTYPE_INT8 }, "int8");

@@ -256,11 +256,18 @@ static void test_integers_are_rounded_once(void)
 
 /* ---- arithmetic ops ---- */
 
+static bool is_element_op(int kind)
+{
+	return (kind >= HR__OP_ADD && kind <= HR__OP_SCALE) || (kind >= HR__OP_RELU_GRAD && kind <= HR__OP_GELU_GRAD);
+}
+
 static bool takes_bfloat16(int kind)
 {
 	static const int kinds[] = { HR__OP_PLACEHOLDER, HR__OP_READ, HR__OP_ASSIGN, HR__OP_INITIALIZE, HR__OP_GROUP, HR__OP_CONSTANT, HR__OP_FULL,
 		                         HR__OP_CAST, HR__OP_RESHAPE, HR__OP_TRANSPOSE, HR__OP_CONCAT, HR__OP_SLICE, HR__OP_BROADCAST_TO, HR__OP_GATHER,
-		                         HR__OP_ONE_HOT, HR__OP_PAD, HR__OP_COPY, HR__OP_MATMUL, HR__OP_ATTEND, HR__OP_ATTEND_GRAD };
+		                         HR__OP_ONE_HOT, HR__OP_PAD, HR__OP_COPY, HR__OP_MATMUL, HR__OP_CROSS_ENTROPY, HR__OP_CROSS_ENTROPY_GRAD, HR__OP_DROPOUT,
+		                         HR__OP_SUM_TO, HR__OP_ATTEND, HR__OP_ATTEND_GRAD, HR__OP_CHAIN };
+	if (is_element_op(kind)) return true;
 	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
 		if (kinds[i] == kind) return true;
 	return false;
@@ -290,6 +297,18 @@ static tensor widened(const tensor *x)
 	return call(HR__OP_CAST, (tensor[]){ *x }, 1, CASTS_TO(HR_DTYPE_FLOAT32));
 }
 
+static tensor rounded(const tensor *x)
+{
+	return call(HR__OP_CAST, (tensor[]){ *x }, 1, CASTS_TO(HR_DTYPE_BFLOAT16));
+}
+
+static void check_same(const tensor *got, const tensor *expected)
+{
+	CHECK_EQ(got->type.dtype, expected->type.dtype);
+	CHECK_EQ(count_of(got), count_of(expected));
+	CHECK(memcmp(got->data, expected->data, (size_t)count_of(expected) * hr_dtype_size(expected->type.dtype)) == 0);
+}
+
 /* Every element, to the bit: the same float32 numbers are multiplied and added in the same order. */
 static void check_product(hr__dims of_a, bool transpose_a, hr__dims of_b, bool transpose_b)
 {
@@ -301,6 +320,115 @@ static void check_product(hr__dims of_a, bool transpose_a, hr__dims of_b, bool t
 	CHECK_EQ(narrow.type.dtype, HR_DTYPE_FLOAT32);
 	CHECK_EQ(count_of(&narrow), count_of(&wide));
 	CHECK(memcmp(narrow.data, wide.data, (size_t)count_of(&wide) * sizeof(float)) == 0);
+}
+
+static void test_products_are_rounded_once_with_their_bias(void)
+{
+	static const int64_t sides[][3] = { { 3, 5, 7 }, { 70, 300, 130 }, { 2, 0, 3 }, { 0, 4, 3 } };
+	for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
+		tensor a = random_tensor(HR_DTYPE_FLOAT32, SHAPE(sides[i][0], sides[i][1]), -1, 1), b = random_tensor(HR_DTYPE_FLOAT32, SHAPE(sides[i][1], sides[i][2]), -1, 1);
+		tensor bias = random_tensor(HR_DTYPE_FLOAT32, SHAPE(sides[i][2]), -1, 1);
+		tensor x = rounded(&a), y = rounded(&b), z = rounded(&bias);
+		tensor sum = call(HR__OP_ADD, (tensor[]){ call(HR__OP_MATMUL, (tensor[]){ x, y }, 2, &(hr__attrs){ 0 }), widened(&z) }, 2, &(hr__attrs){ 0 });
+		tensor narrow = call(HR__OP_MATMUL, (tensor[]){ x, y, z }, 3, CASTS_TO(HR_DTYPE_BFLOAT16));
+		check_same(&narrow, (tensor[]){ rounded(&sum) });
+		tensor wide = call(HR__OP_MATMUL, (tensor[]){ a, b, bias }, 3, &(hr__attrs){ 0 });
+		check_same(&wide, (tensor[]){ call(HR__OP_ADD, (tensor[]){ call(HR__OP_MATMUL, (tensor[]){ a, b }, 2, &(hr__attrs){ 0 }), bias }, 2, &(hr__attrs){ 0 }) });
+	}
+}
+
+static void test_a_bias_must_fit_the_product(void)
+{
+	tensor in[] = { make(HR_DTYPE_BFLOAT16, SHAPE(2, 3)), make(HR_DTYPE_BFLOAT16, SHAPE(3, 4)), make(HR_DTYPE_FLOAT32, SHAPE(3)) };
+	check_refused(HR__OP_MATMUL, in, 3, CASTS_TO(HR_DTYPE_BFLOAT16), "dtypes bfloat16 and float32 differ");
+	check_refused(HR__OP_MATMUL, in, 3, &(hr__attrs){ 0 }, "the bias is [3]; it is [4]");
+}
+
+/* ---- elements ---- */
+
+/* bfloat16 is computed as float32; the result is rounded, if no input is float32. */
+static void check_elements(enum hr__op_kind kind, const tensor *x, const tensor *y)
+{
+	hr__attrs attrs = { .a = 1.5, .b = 0.25 };
+	uint32_t count = hr__ops[kind].in_min;
+	tensor a = rounded(x), b = rounded(y), wide_a = widened(&a), wide_b = widened(&b);
+	tensor expected = call(kind, (tensor[]){ wide_a, wide_b }, count, &attrs), narrow = call(kind, (tensor[]){ a, b }, count, &attrs);
+	check_same(&narrow, (tensor[]){ rounded(&expected) });
+	if (count == 1) return;
+	check_same((tensor[]){ call(kind, (tensor[]){ wide_a, b }, 2, &attrs) }, &expected);
+	check_same((tensor[]){ call(kind, (tensor[]){ a, wide_b }, 2, &attrs) }, &expected);
+}
+
+static void test_elements_of_bfloat16_are_computed_in_float32(void)
+{
+	static const hr__dims shapes[][2] = { { SHAPE(3, 41), SHAPE(3, 41) }, { SHAPE(2, 1100), SHAPE(2, 1100) }, { SHAPE(5, 700), SHAPE(700) }, { SHAPE(4, 9), SHAPE(4, 1) },
+		                                  { SHAPE(300), SCALAR_SHAPE } };
+	for (int kind = 0; kind < HR__OP_COUNT; kind++) {
+		bool same_shape = kind >= HR__OP_RELU_GRAD && kind <= HR__OP_GELU_GRAD;
+		for (size_t i = 0; i < sizeof shapes / sizeof *shapes && is_element_op(kind); i++) {
+			tensor x = random_tensor(HR_DTYPE_FLOAT32, shapes[i][0], 0.1, 3), y = random_tensor(HR_DTYPE_FLOAT32, shapes[i][same_shape ? 0 : 1], 0.1, 3);
+			check_elements((enum hr__op_kind)kind, &x, &y);
+		}
+	}
+	tensor in[] = { make(HR_DTYPE_BFLOAT16, SHAPE(2)), make(HR_DTYPE_FLOAT64, SHAPE(2)) };
+	check_refused(HR__OP_ADD, in, 2, &(hr__attrs){ 0 }, "dtypes bfloat16 and float64 differ");
+}
+
+static void test_sums_of_bfloat16_are_float32(void)
+{
+	static const hr__dims from[] = { SHAPE(9, 40), SHAPE(300, 70), SHAPE(6, 5, 4, 8), SHAPE(3, 5000) }, to[] = { SHAPE(40), SHAPE(70), SHAPE(5, 1, 8), SHAPE(3, 1) };
+	for (size_t i = 0; i < sizeof from / sizeof *from; i++) {
+		tensor x = random_tensor(HR_DTYPE_FLOAT32, from[i], -1, 1), a = rounded(&x), wide = widened(&a);
+		hr__attrs attrs = { .dims = to[i] };
+		check_same((tensor[]){ call(HR__OP_SUM_TO, &a, 1, &attrs) }, (tensor[]){ call(HR__OP_SUM_TO, &wide, 1, &attrs) });
+	}
+}
+
+static void test_dropout_of_bfloat16_drops_the_same_elements(void)
+{
+	tensor x = random_tensor(HR_DTYPE_FLOAT32, SHAPE(7, 131), -1, 1), a = rounded(&x), wide = widened(&a), offset = make(HR_DTYPE_INT64, SCALAR_SHAPE);
+	hr__attrs attrs = { .a = 0.3, .seed = 9 }, to_narrow = attrs, to_wide = attrs;
+	*(int64_t *)offset.data = 5;
+	to_narrow.dtype = HR_DTYPE_BFLOAT16;
+	to_wide.dtype = HR_DTYPE_FLOAT32;
+	tensor expected = call(HR__OP_DROPOUT, (tensor[]){ wide, offset }, 2, &attrs), half = rounded(&expected);
+	check_same((tensor[]){ call(HR__OP_DROPOUT, (tensor[]){ a, offset }, 2, &attrs) }, &half);
+	check_same((tensor[]){ call(HR__OP_DROPOUT, (tensor[]){ wide, offset }, 2, &to_narrow) }, &half);
+	check_same((tensor[]){ call(HR__OP_DROPOUT, (tensor[]){ a, offset }, 2, &to_wide) }, &expected);
+}
+
+static void test_layer_norm_is_rounded_once(void)
+{
+	static const int64_t sizes[][2] = { { 3, 7 }, { 40, 600 }, { 300, 130 }, { 0, 4 } };
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		int64_t columns = sizes[i][1];
+		tensor x = random_tensor(HR_DTYPE_FLOAT32, SHAPE(sizes[i][0], columns), -3, 3), grad = random_tensor(HR_DTYPE_FLOAT32, SHAPE(sizes[i][0], columns), -1, 1);
+		tensor gain = random_tensor(HR_DTYPE_FLOAT32, SHAPE(columns), -1, 1), bias = random_tensor(HR_DTYPE_FLOAT32, SHAPE(columns), -1, 1);
+		tensor narrow[3], wide[3], back[3], expected[3], g = rounded(&grad);
+		call_all(HR__OP_LAYER_NORM, (tensor[]){ x, gain, bias }, 3, &(hr__attrs){ .a = 1e-5 }, wide);
+		call_all(HR__OP_LAYER_NORM, (tensor[]){ x, gain, bias }, 3, &(hr__attrs){ .a = 1e-5, .dtype = HR_DTYPE_BFLOAT16 }, narrow);
+		check_same(&narrow[0], (tensor[]){ rounded(&wide[0]) });
+		for (int k = 1; k < 3; k++) check_same(&narrow[k], &wide[k]);
+		call_all(HR__OP_LAYER_NORM_GRAD, (tensor[]){ g, x, gain, wide[1], wide[2] }, 5, &(hr__attrs){ 0 }, back);
+		call_all(HR__OP_LAYER_NORM_GRAD, (tensor[]){ widened(&g), x, gain, wide[1], wide[2] }, 5, &(hr__attrs){ 0 }, expected);
+		for (int k = 0; k < 3; k++) check_same(&back[k], &expected[k]);
+	}
+	tensor in[] = { make(HR_DTYPE_FLOAT64, SHAPE(2, 2)), make(HR_DTYPE_FLOAT64, SHAPE(2)), make(HR_DTYPE_FLOAT64, SHAPE(2)) };
+	check_refused(HR__OP_LAYER_NORM, in, 3, CASTS_TO(HR_DTYPE_BFLOAT16), "the result of float64 is to be bfloat16");
+}
+
+static void test_losses_of_bfloat16_logits_are_float32(void)
+{
+	static const int64_t sizes[][2] = { { 3, 7 }, { 40, 130 }, { 2, 3001 } };
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+		tensor x = random_tensor(HR_DTYPE_FLOAT32, SHAPE(sizes[i][0], sizes[i][1]), -3, 3), a = rounded(&x), wide = widened(&a);
+		tensor labels = make(HR_DTYPE_INT32, SHAPE(sizes[i][0])), grad = random_tensor(HR_DTYPE_FLOAT32, SHAPE(sizes[i][0]), -1, 1);
+		for (int64_t k = 0; k < sizes[i][0]; k++) ((int32_t *)labels.data)[k] = (int32_t)(k * 5 % sizes[i][1]);
+		check_same((tensor[]){ call(HR__OP_CROSS_ENTROPY, (tensor[]){ a, labels }, 2, &(hr__attrs){ 0 }) },
+		           (tensor[]){ call(HR__OP_CROSS_ENTROPY, (tensor[]){ wide, labels }, 2, &(hr__attrs){ 0 }) });
+		tensor expected = call(HR__OP_CROSS_ENTROPY_GRAD, (tensor[]){ wide, labels, grad }, 3, &(hr__attrs){ 0 });
+		check_same((tensor[]){ call(HR__OP_CROSS_ENTROPY_GRAD, (tensor[]){ a, labels, grad }, 3, &(hr__attrs){ 0 }) }, (tensor[]){ rounded(&expected) });
+	}
 }
 
 static void test_products_of_bfloat16_are_those_of_their_float32_values(void)
@@ -320,4 +448,6 @@ static void test_products_need_both_factors_in_bfloat16(void)
 TEST_MAIN(T(test_products_of_bfloat16_are_those_of_their_float32_values), T(test_products_need_both_factors_in_bfloat16), T(test_each_bfloat16_is_a_float32_and_a_float64), T(test_each_bfloat16_comes_back_as_it_was),
           T(test_each_bfloat16_becomes_an_integer_as_other_floats_do), T_WITHIN(test_float32_is_rounded_to_the_nearest, 900),
           T(test_the_ends_of_the_range), T_WITHIN(test_float64_is_rounded_once, 300), T(test_integers_are_rounded_once),
-          T(test_ops_that_compute_ask_for_a_cast))
+          T(test_ops_that_compute_ask_for_a_cast), T(test_products_are_rounded_once_with_their_bias), T(test_a_bias_must_fit_the_product),
+          T(test_elements_of_bfloat16_are_computed_in_float32), T(test_sums_of_bfloat16_are_float32), T(test_dropout_of_bfloat16_drops_the_same_elements),
+          T(test_losses_of_bfloat16_logits_are_float32), T(test_layer_norm_is_rounded_once))

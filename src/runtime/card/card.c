@@ -1,5 +1,5 @@
 /* card.c - see card.h. */
-#include "runtime/card/card.h"
+#include "runtime/card/chains.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -21,11 +21,21 @@ struct known_kernel {
 	char name[NAME_CAPACITY];
 };
 
+#define CHAINS_MAX 256u
+
+struct known_chain {
+	hr__cache_key key;
+	hr__module *module;
+	hr__kernel *kernels[2]; /* NULL: it could not be made */
+};
+
 struct hr__card {
 	hr__card_facts facts;
 	hr__monitor *monitor; /* guards all below */
 	hr__module *modules[HR__PROGRAM_COUNT][DTYPES];
 	struct known_kernel kernels[KERNELS_MAX];
+	struct known_chain chains[CHAINS_MAX];
+	uint32_t chain_count;
 	cublasLtHandle_t cublaslt;
 	uint64_t queued[HR__OP_COUNT]; /* atomic: ops that the card computed */
 };
@@ -139,6 +149,8 @@ static void end_card(hr__card *card)
 		for (int k = 0; k < DTYPES; k++)
 			if (card->modules[i][k]) hr__module_unload(card->facts.device, card->modules[i][k]);
 	}
+	for (uint32_t i = 0; i < card->chain_count; i++)
+		if (card->chains[i].module) hr__module_unload(card->facts.device, card->chains[i].module);
 	if (card->cublaslt) card->facts.cublaslt->cublasLtDestroy(card->cublaslt);
 	hr__os()->monitor_destroy(card->monitor);
 }
@@ -211,11 +223,79 @@ hr_status hr__launch_kernel(const hr__launch *launch, enum hr__card_program prog
 	return status ? status : hr__kernel_launch(launch->native, kernel, name, grid, arguments);
 }
 
+/* ---- chains ---- */
+
+static hr__cache_key key_of(const hr__chain *chain)
+{
+	hr__cache_key key = { 0 };
+	uint32_t numbers[] = { (uint32_t)chain->dtype, chain->steps, chain->inputs };
+	hr__cache_key_add(&key, numbers, sizeof numbers);
+	for (uint32_t i = 0; i < chain->steps; i++) {
+		const hr__chain_step *step = &chain->step[i];
+		hr__cache_key_add(&key, (uint8_t[]){ step->kind, step->a, step->b, step->narrow }, 4);
+	}
+	for (uint32_t i = 0; i < chain->inputs; i++) hr__cache_key_add(&key, (uint8_t[]){ chain->in_narrow[i], chain->is_offset[i] }, 2);
+	return key;
+}
+
+static hr_status load_chain(hr__card *card, const hr__chain *chain, struct known_chain *out)
+{
+	void *image;
+	size_t bytes;
+	hr_status status = hr__chain_build(&card->facts, chain, &image, &bytes);
+	if (status) return status;
+	status = hr__module_load(card->facts.device, image, &out->module);
+	hr__os()->free(image, bytes);
+	if (!status) status = hr__module_kernel(card->facts.device, out->module, "hr_chain_1", &out->kernels[0]);
+	if (!status) status = hr__module_kernel(card->facts.device, out->module, "hr_chain_n", &out->kernels[1]);
+	if (status) out->kernels[0] = NULL;
+	return status;
+}
+
+/* Call in the card's monitor. A chain that could not be made is kept too, so that it is tried once. */
+static hr_status find_chain(hr__card *card, const hr__chain *chain, const struct known_chain **out)
+{
+	hr__cache_key key = key_of(chain);
+	for (uint32_t i = 0; i < card->chain_count; i++) {
+		*out = &card->chains[i];
+		if ((*out)->key.high == key.high && (*out)->key.low == key.low) return (*out)->kernels[0] ? HR_OK : hr__fail(HR_DEVICE_ERROR, "the kernels of a chain could not be made");
+	}
+	if (card->chain_count == CHAINS_MAX) return hr__fail(HR_TOO_MANY, "a card keeps %u chains", CHAINS_MAX);
+	struct known_chain *made = &card->chains[card->chain_count++];
+	made->key = key;
+	*out = made;
+	return load_chain(card, chain, made);
+}
+
+hr_status hr__card_chain(hr__card *card, const hr__chain *chain, hr__kernel *out[2])
+{
+	const struct known_chain *known;
+	hr__os()->monitor_enter(card->monitor);
+	hr_status status = find_chain(card, chain, &known);
+	for (int i = 0; i < 2 && !status; i++) out[i] = known->kernels[i];
+	hr__os()->monitor_leave(card->monitor);
+	return status;
+}
+
+bool hr__card_has_chain(hr__card *card, const hr__chain *chain)
+{
+	hr__kernel *kernels[2];
+	hr__last before = hr__last_get();
+	bool has = !hr__card_chain(card, chain, kernels);
+	hr__last_set(&before);
+	return has;
+}
+
 hr__grid hr__launch_grid(const hr__launch *launch, int64_t threads)
 {
 	uint32_t most = launch->card->facts.processors.count * 16; /* 8 blocks of 256 fit on a processor; twice that evens out their ends */
 	uint64_t blocks = ((uint64_t)threads + HR__BLOCK - 1) / HR__BLOCK;
 	return (hr__grid){ .x = blocks < most ? (uint32_t)blocks : most ? most : 1, .threads = HR__BLOCK };
+}
+
+hr_dtype hr__launch_dtype(const hr__type *type)
+{
+	return HR__IS_NARROW(type) ? HR_DTYPE_FLOAT32 : type->dtype;
 }
 
 int64_t hr__launch_pack(hr_dtype dtype)

@@ -16,11 +16,14 @@
 /* ---- programs: name, file ---- */
 
 #define HR__PROGRAMS(X)      \
+	X(FORMULAS, "formulas")  \
 	X(ELEMENTS, "elements")  \
+	X(CHAIN, "chain")        \
 	X(REDUCE, "reduce")      \
 	X(ROWS, "rows")          \
 	X(NORM, "norm")          \
 	X(MOVE, "move")          \
+	X(STRIPS, "strips")      \
 	X(SCATTER, "scatter")    \
 	X(CAST, "cast")          \
 	X(UPDATE, "update")      \
@@ -91,6 +94,10 @@ hr_status hr__launch_kernel(const hr__launch *launch, enum hr__card_program prog
 #define HR__BLOCK 256u
 hr__grid hr__launch_grid(const hr__launch *launch, int64_t threads);
 
+/* The dtype of the program that computes elements of [type]: float32 for bfloat16. */
+#define HR__IS_NARROW(type) ((type)->dtype == HR_DTYPE_BFLOAT16)
+hr_dtype hr__launch_dtype(const hr__type *type);
+
 /* Elements that a thread reads and writes at once: N of the programs. */
 int64_t hr__launch_pack(hr_dtype dtype);
 /* Whether rows of [length] at these addresses can be read in packs. */
@@ -106,7 +113,17 @@ hr_status hr__launch_groups(const hr__launch *launch, enum hr__card_program prog
 /* cuBLASLt's handle, made when it is first needed. */
 hr_status hr__card_cublaslt(hr__card *card, cublasLtHandle_t *out);
 
+/* ---- chains (chain_text.c) ---- */
+
+/* Whether the card has kernels for a chain (engine/chain.h). They are compiled when they are first needed. */
+struct hr__chain;
+bool hr__card_has_chain(hr__card *card, const struct hr__chain *chain);
+
 /* ---- programs (program.c, cache.c) ---- */
+
+#define HR__PROGRAM_PARTS 5
+/* Compiles the parts as one text, or reads it from the cache. *image is from hr__os()->alloc. */
+hr_status hr__parts_build(const hr__card_facts *facts, const char *name, const hr__card_source *parts, int count, hr_dtype dtype, void **image, size_t *bytes);
 
 /* Compiles a program, or reads it from the cache. *image is from hr__os()->alloc. */
 hr_status hr__program_build(const hr__card_facts *facts, enum hr__card_program program, hr_dtype dtype, void **image, size_t *bytes);

@@ -20,10 +20,13 @@ static void set_walk(const hr__work *work, hr__k_elements *arguments)
 HR__LAUNCH(elements)
 {
 	const hr__work *work = launch->work;
-	hr_dtype dtype = work->out_types[0].dtype;
+	hr_dtype dtype = hr__launch_dtype(&work->out_types[0]);
 	char name[40];
 	hr__k_elements arguments = { .a = work->in[0], .b = work->in[work->in_count - 1], .out = work->out[0], .count = hr__dims_count(&work->out_types[0].dims),
 		                         .factor = work->attrs->a, .plus = work->attrs->b, .faults = launch->faults };
+	arguments.a_narrow = HR__IS_NARROW(&work->in_types[0]);
+	arguments.b_narrow = HR__IS_NARROW(&work->in_types[work->in_count - 1]);
+	arguments.out_narrow = HR__IS_NARROW(&work->out_types[0]);
 	if (!arguments.count) return HR_OK;
 	set_walk(work, &arguments);
 	bool even = hr__launch_is_even(dtype, arguments.d[arguments.rank - 1], (const void *[]){ arguments.a, arguments.b, arguments.out }, 3);

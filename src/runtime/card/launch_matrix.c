@@ -1,229 +1,137 @@
-/* launch_matrix.c - matrix products on the card, by cuBLASLt.
+/* launch_matrix.c - matrix products on the card (product.h).
  *
- * Our matrices are stored by rows, cuBLASLt's by columns. A matrix by rows is its transpose by columns, and C^T = B^T A^T: the operands are exchanged,
- * and no memory order needs to be set.
- *
- * The algorithm is chosen by the library's heuristics for the shapes, the dtype, the size of the workspace and the alignment of the addresses alone, so
- * that a product gives the same bits each time. The choice takes longer than the rest of a call, so the last choices are kept. float32 is multiplied in float32: TF32 has 10 bits of precision. bfloat16 is multiplied as it is, and
- * added in float32. */
+ * Rows of bfloat16 whose length is no multiple of 8, such as the logits of 50,257 words, do not begin at multiples of 16 bytes, and the library multiplies
+ * them at a third of the speed. Large products of such matrices are computed on copies in scratch memory, whose rows are longer (PADDED): a copy takes a
+ * tenth of the time. Where columns of the result can be computed in chunks, the copies have 256 MiB at most. */
 #include <string.h>
 
-#include "core/base/status.h"
 #include "runtime/card/card.h"
-#include "runtime/engine/engine.h"
+#include "runtime/card/product.h"
 #include "runtime/ops/ops.h"
 
-#define WORKSPACE_MAX (UINT64_C(32) << 20) /* what the library's documentation recommends for Hopper */
-#define CHOSEN_MAX 512u
-#define ALIGNMENT_MAX 16u                  /* of addresses, that makes a difference */
+/* ---- padded products ---- */
 
-/* A product by columns: out [m, n] = a [m, k] b [k, n], [batch] of them, [steps] elements apart. */
-struct lt_product {
-	int64_t m, n, k, batch;
-	int64_t a_step, b_step, out_step;
-	bool a_turned, b_turned; /* stored by rows */
-	const void *a, *b;
-	void *out;
-	hr_dtype in, to;
+#define UNIT 8                              /* elements of bfloat16 in 16 bytes */
+#define SCRATCH_UNIT 256                    /* bytes; alignment of the copies */
+
+hr__padded_limits hr__padded_limits_now = { .least = 1e9, .chunk_bytes = UINT64_C(256) << 20, .chunk_columns = 2048 };
+
+/* Copies that a product is computed on, in this order in scratch memory; 0 bytes = the matrix itself is used. */
+struct padding {
+	int64_t chunk;    /* columns of the result that are computed at a time */
+	uint64_t a, b, out;
 };
 
-/* What an algorithm is chosen by. */
-struct lt_key {
-	int64_t sizes[4], steps[3], workspace;
-	uint32_t kind[4], alignment[3], card[2];
-	uint32_t is_used; /* not padding: keys are compared as bytes */
-};
-
-static struct {
-	struct lt_key key; /* all 0: free */
-	cublasLtMatmulAlgo_t algo;
-} chosen[CHOSEN_MAX]; /* by the hash of the key; guarded by hr__runtime_lock */
-
-struct lt_call {
-	const hr__cublaslt_calls *lt;
-	const hr__card_facts *facts;
-	cublasLtMatmulDesc_t desc;
-	cublasLtMatrixLayout_t a, b, out;
-	cublasLtMatmulPreference_t preference;
-};
-
-/* ---- descriptions ---- */
-
-static int type_of(hr_dtype dtype)
+static int64_t even(int64_t count)
 {
-	return dtype == HR_DTYPE_FLOAT64 ? HR__CUDA_R_64F : dtype == HR_DTYPE_BFLOAT16 ? HR__CUDA_R_16BF : HR__CUDA_R_32F;
+	return HR__UP(count, UNIT) * UNIT;
 }
 
-static int make_layout(const struct lt_call *call, cublasLtMatrixLayout_t *out, hr_dtype dtype, int64_t rows, int64_t columns, int64_t batch, int64_t step)
+static uint64_t bytes_of(int64_t rows, int64_t length, hr_dtype dtype)
 {
-	int32_t count = (int32_t)batch;
-	int result = call->lt->cublasLtMatrixLayoutCreate(out, type_of(dtype), (uint64_t)rows, (uint64_t)columns, rows);
-	if (result || batch == 1) return result;
-	result = call->lt->cublasLtMatrixLayoutSetAttribute(*out, HR__CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &count, sizeof count);
-	if (result) return result;
-	return call->lt->cublasLtMatrixLayoutSetAttribute(*out, HR__CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step);
+	return HR__UP((uint64_t)rows * (uint64_t)even(length) * hr_dtype_size(dtype), SCRATCH_UNIT) * SCRATCH_UNIT;
 }
 
-static int make_desc(struct lt_call *call, const struct lt_product *product)
+static struct padding padding_for(const hr__product *product, int64_t chunk)
 {
-	bool wide = product->to == HR_DTYPE_FLOAT64;
-	int32_t a = product->a_turned ? HR__CUBLAS_OP_T : HR__CUBLAS_OP_N, b = product->b_turned ? HR__CUBLAS_OP_T : HR__CUBLAS_OP_N;
-	int result = call->lt->cublasLtMatmulDescCreate(&call->desc, wide ? HR__CUBLAS_COMPUTE_64F : HR__CUBLAS_COMPUTE_32F, wide ? HR__CUDA_R_64F : HR__CUDA_R_32F);
-	if (!result) result = call->lt->cublasLtMatmulDescSetAttribute(call->desc, HR__CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a);
-	if (!result) result = call->lt->cublasLtMatmulDescSetAttribute(call->desc, HR__CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b);
-	return result;
+	struct padding padding = { .chunk = chunk };
+	int64_t a_rows = product->a_turned ? chunk : product->k, a_length = product->a_turned ? product->k : chunk;
+	int64_t b_rows = product->b_turned ? product->k : product->n, b_length = product->b_turned ? product->n : product->k;
+	if (product->a_row % UNIT) padding.a = bytes_of(a_rows, a_length, product->in);
+	if (product->b_row % UNIT) padding.b = bytes_of(b_rows, b_length, product->in);
+	if (product->out_row % UNIT) padding.out = bytes_of(product->n, chunk, product->to);
+	return padding;
 }
 
-static uint32_t alignment_of(const void *address, int64_t step, hr_dtype dtype)
+/* All 0: the product is computed as it is. Depends on the shapes alone. */
+static struct padding padding_of(const hr__product *product)
 {
-	uint64_t bits = (uintptr_t)address | (uint64_t)step * hr_dtype_size(dtype) | ALIGNMENT_MAX;
-	return (uint32_t)(bits & ~(bits - 1));
+	struct padding none = { 0 };
+	const hr__padded_limits *limits = &hr__padded_limits_now;
+	int64_t columns = limits->chunk_columns;
+	if (product->in != HR_DTYPE_BFLOAT16 || product->batch != 1 || (double)product->m * (double)product->n * (double)product->k < limits->least) return none;
+	struct padding whole = padding_for(product, product->m);
+	if (whole.a + whole.b + whole.out <= limits->chunk_bytes || !whole.out) return whole.a || whole.b || whole.out ? whole : none;
+	struct padding least = padding_for(product, columns);
+	uint64_t each = least.a + least.out, left = limits->chunk_bytes > least.b ? limits->chunk_bytes - least.b : 0;
+	int64_t chunks = each && left > each ? (int64_t)(left / each) : 1;
+	/* So that all chunks are about as wide. */
+	int64_t count = HR__UP(product->m, chunks * columns), wide = HR__UP(HR__UP(product->m, count), columns) * columns;
+	return padding_for(product, wide);
 }
 
-static struct lt_key key_of(const struct lt_call *call, const struct lt_product *product, uint64_t workspace)
+static uint64_t padded_bytes(const struct padding *padding)
 {
-	const hr__processors *card = &call->facts->processors;
-	return (struct lt_key){ .sizes = { product->m, product->n, product->k, product->batch },
-		                    .steps = { product->a_step, product->b_step, product->out_step },
-		                    .workspace = (int64_t)workspace,
-		                    .kind = { product->a_turned, product->b_turned, (uint32_t)product->in, (uint32_t)product->to },
-		                    .alignment = { alignment_of(product->a, product->a_step, product->in), alignment_of(product->b, product->b_step, product->in),
-		                                   alignment_of(product->out, product->out_step, product->to) },
-		                    .card = { (uint32_t)(card->major * 10 + card->minor), card->count },
-		                    .is_used = 1 };
+	return padding->a + padding->b + padding->out;
 }
 
-static uint32_t place_of(const struct lt_key *key)
+static const void *moved(const void *from, int64_t elements, hr_dtype dtype)
 {
-	const unsigned char *bytes = (const unsigned char *)key;
-	uint32_t hash = 2166136261u;
-	for (size_t i = 0; i < sizeof *key; i++) hash = (hash ^ bytes[i]) * 16777619u;
-	return hash % CHOSEN_MAX;
+	return (const char *)from + elements * (int64_t)hr_dtype_size(dtype);
 }
 
-static bool was_chosen(const struct lt_key *key, cublasLtMatmulAlgo_t *out)
+/* Copies a matrix to rows of an even length. */
+static hr_status pad(const hr__launch *launch, const void *from, void *to, int64_t rows, int64_t length, int64_t row, hr_dtype dtype)
 {
-	uint32_t place = place_of(key);
-	hr__lock_take(&hr__runtime_lock);
-	bool found = !memcmp(&chosen[place].key, key, sizeof *key);
-	if (found) *out = chosen[place].algo;
-	hr__lock_release(&hr__runtime_lock);
-	return found;
+	hr__strip strip = { .from = from, .to = to, .rows = rows, .columns = length, .to_columns = even(length), .from_row = row, .to_row = even(length), .dtype = dtype };
+	return hr__strip_copy(launch, &strip);
 }
 
-static void keep_choice(const struct lt_key *key, const cublasLtMatmulAlgo_t *algo)
+/* Columns [at, at + count) of the result. What is added to sums for the columns of zeros is 0, if both operands have them. */
+static hr_status run_chunk(const hr__launch *launch, const hr__product *base, const struct padding *padding, int64_t at, int64_t count, uint64_t workspace)
 {
-	uint32_t place = place_of(key);
-	hr__lock_take(&hr__runtime_lock);
-	chosen[place].key = *key;
-	chosen[place].algo = *algo;
-	hr__lock_release(&hr__runtime_lock);
+	hr__product product = *base;
+	char *to = (char *)launch->work->scratch + workspace, *to_b = to + padding->a, *to_out = to_b + padding->b;
+	hr_status status = HR_OK;
+	product.m = count;
+	product.a = moved(base->a, base->a_turned ? at * base->a_row : at, base->in);
+	product.out = (void *)moved(base->out, at, base->to);
+	if (base->bias) product.bias = moved(base->bias, at, base->to);
+	if (padding->a) {
+		int64_t rows = base->a_turned ? count : base->k, length = base->a_turned ? base->k : count;
+		status = pad(launch, product.a, to, rows, length, base->a_row, base->in);
+		product.a = to;
+		product.a_row = even(length);
+	}
+	if (padding->b) {
+		int64_t rows = base->b_turned ? base->k : base->n, length = base->b_turned ? base->n : base->k;
+		if (!status && at == 0) status = pad(launch, product.b, to_b, rows, length, base->b_row, base->in);
+		product.b = to_b;
+		product.b_row = even(length);
+	}
+	if (padding->a && padding->b && base->a_turned && !base->b_turned) product.k = even(base->k);
+	if (!padding->out) return status ? status : hr__product_run(launch, &product, launch->work->scratch, workspace);
+	product.out = to_out;
+	product.out_row = even(count);
+	product.bias = NULL;
+	if (padding->a && !base->a_turned) product.m = even(count);
+	if (!status) status = hr__product_run(launch, &product, launch->work->scratch, workspace);
+	hr__strip back = { .from = to_out, .to = (void *)moved(base->out, at, base->to), .bias = base->bias ? moved(base->bias, at, base->to) : NULL, .rows = base->n,
+		               .columns = count, .to_columns = count, .from_row = even(count), .to_row = base->out_row, .dtype = base->to };
+	return status ? status : hr__strip_copy(launch, &back);
 }
 
-static int make_preference(struct lt_call *call, const struct lt_key *key, uint64_t workspace)
+static hr_status run_padded(const hr__launch *launch, const hr__product *product, const struct padding *padding, uint64_t workspace)
 {
-	const hr__cublaslt_calls *lt = call->lt;
-	uint32_t a = key->alignment[0], b = key->alignment[1], out = key->alignment[2];
-	int result = lt->cublasLtMatmulPreferenceCreate(&call->preference);
-	if (!result) result = lt->cublasLtMatmulPreferenceSetAttribute(call->preference, HR__CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
-	if (!result) result = lt->cublasLtMatmulPreferenceSetAttribute(call->preference, HR__CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a);
-	if (!result) result = lt->cublasLtMatmulPreferenceSetAttribute(call->preference, HR__CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof b);
-	if (!result) result = lt->cublasLtMatmulPreferenceSetAttribute(call->preference, HR__CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &out, sizeof out);
-	if (!result) result = lt->cublasLtMatmulPreferenceSetAttribute(call->preference, HR__CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &out, sizeof out);
-	return result;
-}
-
-static hr_status lt_failed(const struct lt_call *call, int result, const char *what)
-{
-	return hr__fail(HR_DEVICE_ERROR, "%s on %s: %s", what, hr__device_name(call->facts->device), call->lt->cublasLtGetStatusName(result));
-}
-
-/* ---- calls ---- */
-
-static hr_status describe(struct lt_call *call, const struct lt_product *product)
-{
-	bool a = product->a_turned, b = product->b_turned;
-	int result = make_desc(call, product);
-	if (!result) result = make_layout(call, &call->a, product->in, a ? product->k : product->m, a ? product->m : product->k, product->batch, product->a_step);
-	if (!result) result = make_layout(call, &call->b, product->in, b ? product->n : product->k, b ? product->k : product->n, product->batch, product->b_step);
-	if (!result) result = make_layout(call, &call->out, product->to, product->m, product->n, product->batch, product->out_step);
-	return result ? lt_failed(call, result, "describing a product to cuBLASLt") : HR_OK;
-}
-
-static void forget(const struct lt_call *call)
-{
-	if (call->preference) call->lt->cublasLtMatmulPreferenceDestroy(call->preference);
-	if (call->out) call->lt->cublasLtMatrixLayoutDestroy(call->out);
-	if (call->b) call->lt->cublasLtMatrixLayoutDestroy(call->b);
-	if (call->a) call->lt->cublasLtMatrixLayoutDestroy(call->a);
-	if (call->desc) call->lt->cublasLtMatmulDescDestroy(call->desc);
-}
-
-static hr_status choose(struct lt_call *call, cublasLtHandle_t handle, const struct lt_product *product, uint64_t workspace, cublasLtMatmulAlgo_t *out)
-{
-	struct lt_key key = key_of(call, product, workspace);
-	cublasLtMatmulHeuristicResult_t found;
-	int count = 0;
-	if (was_chosen(&key, out)) return HR_OK;
-	int result = make_preference(call, &key, workspace);
-	if (!result)
-		result = call->lt->cublasLtMatmulAlgoGetHeuristic(handle, call->desc, call->a, call->b, call->out, call->out, call->preference, 1, &found, &count);
-	if (!result && (!count || found.state)) result = HR__CUBLAS_STATUS_NOT_SUPPORTED;
-	if (result) return lt_failed(call, result, "cublasLtMatmulAlgoGetHeuristic");
-	*out = found.algo;
-	keep_choice(&key, out);
-	return HR_OK;
-}
-
-static hr_status multiply(const hr__launch *launch, struct lt_call *call, cublasLtHandle_t handle, const struct lt_product *product, uint64_t workspace)
-{
-	static const float one = 1, zero = 0;
-	static const double wide_one = 1, wide_zero = 0;
-	bool wide = product->to == HR_DTYPE_FLOAT64;
-	cublasLtMatmulAlgo_t algo;
-	hr_status status = choose(call, handle, product, workspace, &algo);
-	if (status) return status;
-	int result = call->lt->cublasLtMatmul(handle, call->desc, wide ? (const void *)&wide_one : &one, product->a, call->a, product->b, call->b,
-	                                  wide ? (const void *)&wide_zero : &zero, product->out, call->out, product->out, call->out, &algo,
-	                                  launch->work->scratch, workspace, launch->native->stream);
-	return result ? lt_failed(call, result, "cublasLtMatmul") : HR_OK;
-}
-
-static hr_status run_product(const hr__launch *launch, const struct lt_product *product, uint64_t workspace)
-{
-	const hr__card_facts *facts = hr__card_facts_of(launch->card);
-	struct lt_call call = { .lt = facts->cublaslt, .facts = facts };
-	cublasLtHandle_t handle;
-	hr_status status = hr__card_cublaslt(launch->card, &handle);
-	if (!status) status = describe(&call, product);
-	if (!status) status = multiply(launch, &call, handle, product, workspace);
-	forget(&call);
+	hr_status status = HR_OK;
+	for (int64_t at = 0; at < product->m && !status; at += padding->chunk)
+		status = run_chunk(launch, product, padding, at, product->m - at < padding->chunk ? product->m - at : padding->chunk, workspace);
 	return status;
 }
 
 /* ---- the op ---- */
-
-/* As much as the operands have, so that small products need little. */
-HR__WORKSPACE(matmul)
-{
-	(void)attrs;
-	uint64_t bytes = hr__type_bytes(&in[0]) + hr__type_bytes(&in[1]) + hr__type_bytes(out);
-	bytes = (bytes + 255) / 256 * 256;
-	return bytes < WORKSPACE_MAX ? bytes : WORKSPACE_MAX;
-}
 
 static int64_t dim_at(const hr__type *type, int behind)
 {
 	return type->dims.d[type->dims.rank - 1 - behind];
 }
 
-/* Without its batch. The first operand of the library is our second. */
-static struct lt_product product_of(const hr__work *work)
+/* Without its batch, and addresses. The first operand of the library is our second. */
+static hr__product shape_of(const hr__type *in, const hr__type *out, const hr__attrs *attrs)
 {
-	const hr__type *a = &work->in_types[0], *b = &work->in_types[1], *out = &work->out_types[0];
-	bool turned_a = work->attrs->transpose_a, turned_b = work->attrs->transpose_b;
-	return (struct lt_product){ .m = dim_at(out, 0), .n = dim_at(out, 1), .k = dim_at(a, turned_a ? 1 : 0), .batch = 1, .a_turned = turned_b,
-		                        .b_turned = turned_a, .a = work->in[1], .b = work->in[0], .out = work->out[0], .in = b->dtype, .to = out->dtype };
+	return (hr__product){ .m = dim_at(out, 0), .n = dim_at(out, 1), .k = dim_at(&in[0], attrs->transpose_a ? 1 : 0), .batch = 1, .a_row = dim_at(&in[1], 0),
+		                  .b_row = dim_at(&in[0], 0), .out_row = dim_at(out, 0), .a_turned = attrs->transpose_b, .b_turned = attrs->transpose_a, .in = in[0].dtype,
+		                  .to = out->dtype };
 }
 
 static hr__dims batch_of(const hr__type *type)
@@ -233,18 +141,46 @@ static hr__dims batch_of(const hr__type *type)
 	return dims;
 }
 
-static const void *moved(const void *from, int64_t elements, hr_dtype dtype)
+/* A batch of matrices with one second operand is one product of all their rows. */
+static bool merge(hr__product *product, const hr__type *in, const hr__type *out, const hr__attrs *attrs)
 {
-	return (const char *)from + elements * (int64_t)hr_dtype_size(dtype);
+	hr__dims of_b = batch_of(&in[1]), of_out = batch_of(out);
+	if (attrs->transpose_a || hr__dims_count(&of_b) != 1) return false;
+	product->n *= hr__dims_count(&of_out);
+	return true;
+}
+
+/* For the library: as much as the operands have, so that small products need little. */
+static uint64_t library_bytes(const hr__type *in, const hr__type *out)
+{
+	uint64_t bytes = hr__type_bytes(&in[0]) + hr__type_bytes(&in[1]) + hr__type_bytes(out);
+	bytes = HR__UP(bytes, SCRATCH_UNIT) * SCRATCH_UNIT;
+	return bytes < HR__PRODUCT_WORKSPACE_MAX ? bytes : HR__PRODUCT_WORKSPACE_MAX;
+}
+
+/* Of one product; none for a batch. */
+static struct padding padding_in(hr__product *product, const hr__type *in, const hr__type *out, const hr__attrs *attrs, bool *is_one)
+{
+	hr__dims of_out = batch_of(out);
+	*is_one = merge(product, in, out, attrs) || hr__dims_count(&of_out) == 1;
+	return *is_one ? padding_of(product) : (struct padding){ 0 };
+}
+
+HR__WORKSPACE(matmul)
+{
+	hr__product product = shape_of(in, out, attrs);
+	bool is_one;
+	struct padding padding = padding_in(&product, in, out, attrs, &is_one);
+	return library_bytes(in, out) + padded_bytes(&padding);
 }
 
 /* One call for each run of products whose operands are evenly apart: the last dimension of the walk over the batch. */
-static hr_status run_batch(const hr__launch *launch, const struct lt_product *base, const hr__broadcast *walk, uint64_t workspace)
+static hr_status run_batch(const hr__launch *launch, const hr__product *base, const hr__broadcast *walk, uint64_t workspace)
 {
 	int last = walk->rank - 1;
 	int64_t runs = 1, index[HR_SHAPE_MAX_RANK] = { 0 };
 	int64_t of_b = base->m * base->k, of_a = base->k * base->n, of_out = base->m * base->n;
-	struct lt_product product = *base;
+	hr__product product = *base;
 	product.batch = walk->d[last];
 	product.a_step = walk->b[last] * of_b;
 	product.b_step = walk->a[last] * of_a;
@@ -260,32 +196,44 @@ static hr_status run_batch(const hr__launch *launch, const struct lt_product *ba
 		product.a = moved(base->a, b * of_b, base->in);
 		product.b = moved(base->b, a * of_a, base->in);
 		product.out = (void *)moved(base->out, run * walk->d[last] * of_out, base->to);
-		hr_status status = run_product(launch, &product, workspace);
+		hr_status status = hr__product_run(launch, &product, launch->work->scratch, workspace);
 		if (status) return status;
 	}
 	return HR_OK;
 }
 
-/* A batch of matrices with one second operand is one product of all their rows. */
-static bool merges(const hr__work *work)
+static hr_status add_bias(const hr__launch *launch, const hr__product *product, int64_t rows)
 {
-	hr__dims of_b = batch_of(&work->in_types[1]);
-	return !work->attrs->transpose_a && hr__dims_count(&of_b) == 1;
+	hr__strip strip = { .from = product->out, .to = product->out, .bias = product->bias, .rows = rows, .columns = product->m, .to_columns = product->m,
+		                .from_row = product->m, .to_row = product->m, .dtype = product->to };
+	return hr__strip_copy(launch, &strip);
 }
 
 HR__LAUNCH(matmul)
 {
 	const hr__work *work = launch->work;
-	struct lt_product product = product_of(work);
-	hr__dims of_out = batch_of(&work->out_types[0]), of_a = batch_of(&work->in_types[0]), of_b = batch_of(&work->in_types[1]);
-	uint64_t workspace = hr__workspace_matmul(work->in_types, work->out_types, work->attrs);
-	hr__broadcast walk;
-	if (!hr__dims_count(&work->out_types[0].dims)) return HR_OK;
-	if (!product.k) return hr__native_fill(launch->native, work->out[0], 0, hr__type_bytes(&work->out_types[0]));
-	if (merges(work)) {
-		product.n *= hr__dims_count(&of_out);
-		return run_product(launch, &product, workspace);
+	const hr__type *out = &work->out_types[0];
+	hr__product product = shape_of(work->in_types, out, work->attrs);
+	bool is_one;
+	struct padding padding = padding_in(&product, work->in_types, out, work->attrs, &is_one);
+	uint64_t workspace = library_bytes(work->in_types, out);
+	product.a = work->in[1];
+	product.b = work->in[0];
+	product.bias = work->in_count > 2 ? work->in[2] : NULL;
+	product.out = work->out[0];
+	int64_t count = hr__dims_count(&out->dims);
+	if (!count) return HR_OK;
+	if (!product.k) {
+		hr_status status = hr__native_fill(launch->native, work->out[0], 0, hr__type_bytes(out));
+		return status || !product.bias ? status : add_bias(launch, &product, count / product.m);
 	}
+	if (padded_bytes(&padding)) return run_padded(launch, &product, &padding, workspace);
+	if (is_one) return hr__product_run(launch, &product, work->scratch, workspace);
+	hr__dims of_out = batch_of(out), of_a = batch_of(&work->in_types[0]), of_b = batch_of(&work->in_types[1]);
+	hr__broadcast walk;
+	hr__product each = product;
+	each.bias = NULL;
 	hr__broadcast_make(&of_out, &of_a, &of_b, &walk);
-	return run_batch(launch, &product, &walk, workspace);
+	hr_status status = run_batch(launch, &each, &walk, workspace);
+	return status || !product.bias ? status : add_bias(launch, &product, count / product.m);
 }

@@ -5,6 +5,7 @@
 #define WARP 32
 #define TASKS 1024        /* that keep a card busy */
 #define LEAST_ROWS 32     /* of a block of layer norm's rows */
+#define PACK 4            /* columns of a thread, of float32 */
 #define LEAST_NUMBERS 4096 /* of a block of batch norm's channel */
 
 /* ---- layer norm ---- */
@@ -29,6 +30,7 @@ HR__LAUNCH(layer_norm)
 	of.out_mean = work->out[1];
 	of.out_scale = work->out[2];
 	of.epsilon = work->attrs->a;
+	of.out_narrow = HR__IS_NARROW(&work->out_types[0]);
 	if (!of.rows) return HR_OK;
 	bool even = hr__launch_is_even(dtype, of.length, (const void *[]){ of.in, of.gain, of.bias, of.out }, 4);
 	return hr__launch_groups(launch, HR__PROGRAM_NORM, dtype, "layer_norm", of.rows, of.length, even, &of);
@@ -37,7 +39,7 @@ HR__LAUNCH(layer_norm)
 /* Divides the rows into blocks; by the shape alone. */
 static void set_norm_blocks(hr__k_norm *of)
 {
-	int64_t chunks = HR__UP(of->length, WARP), wanted = chunks ? HR__UP(TASKS, chunks) : 1, most = HR__UP(of->rows, LEAST_ROWS);
+	int64_t chunks = HR__UP(of->length, of->length % PACK ? WARP : WARP * PACK), wanted = chunks ? HR__UP(TASKS, chunks) : 1, most = HR__UP(of->rows, LEAST_ROWS);
 	int64_t blocks = wanted < most ? wanted : most;
 	of->each = blocks > 0 ? HR__UP(of->rows, blocks) : 1;
 	of->blocks = of->each ? HR__UP(of->rows, of->each) : 0;
@@ -66,13 +68,16 @@ HR__LAUNCH(layer_norm_grad)
 	of.of_gain = work->out[1];
 	of.of_bias = work->out[2];
 	of.partials = work->scratch;
+	of.grad_narrow = HR__IS_NARROW(&work->in_types[0]);
 	set_norm_blocks(&of);
 	if (!of.length) return HR_OK;
-	hr__grid grid = hr__launch_grid(launch, of.blocks * HR__UP(of.length, WARP) * (int64_t)HR__BLOCK), joining = hr__launch_grid(launch, 2 * of.length);
-	hr_status status = of.rows ? hr__launch_kernel(launch, HR__PROGRAM_NORM, dtype, "hr_layer_norm_columns", &grid, &of) : HR_OK;
+	bool even = hr__launch_is_even(dtype, of.length, (const void *[]){ of.in, of.gain, of.grad, of.out }, 4);
+	int64_t chunks = HR__UP(of.length, WARP * (even ? hr__launch_pack(dtype) : 1));
+	hr__grid grid = hr__launch_grid(launch, of.blocks * chunks * (int64_t)HR__BLOCK), joining = hr__launch_grid(launch, HR__UP(2 * of.length, WARP) * (int64_t)HR__BLOCK);
+	const char *columns = even ? "hr_layer_norm_columns_n" : "hr_layer_norm_columns_1";
+	hr_status status = of.rows ? hr__launch_kernel(launch, HR__PROGRAM_NORM, dtype, columns, &grid, &of) : HR_OK;
 	if (!status) status = hr__launch_kernel(launch, HR__PROGRAM_NORM, dtype, "hr_layer_norm_join", &joining, &of);
 	if (status || !of.rows) return status;
-	bool even = hr__launch_is_even(dtype, of.length, (const void *[]){ of.in, of.gain, of.grad, of.out }, 4);
 	return hr__launch_groups(launch, HR__PROGRAM_NORM, dtype, "layer_norm_grad", of.rows, of.length, even, &of);
 }
 

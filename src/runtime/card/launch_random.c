@@ -53,7 +53,7 @@ static hr_status launch_random(const hr__launch *launch, const char *name, int64
 	of->count = hr__dims_count(&type->dims);
 	of->seed = launch->work->attrs->seed;
 	hr__grid grid = hr__launch_grid(launch, HR__UP(of->count, each));
-	return of->count ? hr__launch_kernel(launch, HR__PROGRAM_RANDOM, type->dtype, name, &grid, of) : HR_OK;
+	return of->count ? hr__launch_kernel(launch, HR__PROGRAM_RANDOM, hr__launch_dtype(type), name, &grid, of) : HR_OK;
 }
 
 HR__LAUNCH(random_normal)
@@ -80,5 +80,7 @@ HR__LAUNCH(dropout)
 	bool even = ((uintptr_t)work->in[0] | (uintptr_t)work->out[0]) % 16 == 0 && hr__dims_count(&work->out_types[0].dims) % 4 == 0;
 	hr__k_random of = { .even = even, .in = work->in[0],
 		                .offset = work->in[1], .scale = rate < 1 ? 1 / (1 - rate) : 0, .below = (uint64_t)(rate * 0x1p32) };
+	of.in_narrow = HR__IS_NARROW(&work->in_types[0]);
+	of.out_narrow = HR__IS_NARROW(&work->out_types[0]);
 	return launch_random(launch, "hr_dropout", 4, &of);
 }

@@ -10,6 +10,7 @@
 #define ROW_ELEMENTS 4096   /* at least, of a block of neighbours */
 #define COLUMN_ELEMENTS 64  /* at least, of a block of a column */
 #define MOST_BLOCKS 1024
+#define PACK 4              /* columns of a thread, of most dtypes */
 #define EACH_UNIT 16        /* a block begins at a multiple: of every pack */
 
 /* ---- what is reduced ---- */
@@ -70,7 +71,7 @@ static int64_t least(int64_t a, int64_t b)
 /* Divides the reduced elements into blocks; by the shape alone, so that sums are added in the same order on every card. */
 static void set_blocks(hr__k_reduce *of)
 {
-	int64_t tasks = of->outer * HR__UP(of->inner, WARP), unit = of->inner > 1 ? COLUMN_ELEMENTS : ROW_ELEMENTS;
+	int64_t tasks = of->outer * HR__UP(of->inner, of->inner % PACK ? WARP : WARP * PACK), unit = of->inner > 1 ? COLUMN_ELEMENTS : ROW_ELEMENTS;
 	int64_t wanted = tasks > 0 ? HR__UP(TASKS, tasks) : 1, most = least(HR__UP(of->many, unit), MOST_BLOCKS);
 	of->blocks = wanted < most ? wanted : most;
 	if (of->blocks < 1) of->blocks = 1;
@@ -103,13 +104,26 @@ HR__WORKSPACE(sum_to)
 
 /* ---- launches ---- */
 
+/* Packs of columns are neighbours if every other dimension is made of whole packs. */
+static bool columns_are_even(const hr__k_reduce *of, hr_dtype dtype)
+{
+	int64_t pack = hr__launch_pack(dtype);
+	for (int i = 0; i < of->gone.rank; i++)
+		if (of->gone.d[i] > 1 && of->gone.step[i] % pack) return false;
+	for (int i = 0; i < of->kept.rank; i++)
+		if (of->kept.d[i] > 1 && of->kept.step[i] % pack) return false;
+	return hr__launch_is_even(dtype, of->inner, &of->in, 1);
+}
+
 static hr_status launch_columns(const hr__launch *launch, const char *what, hr__k_reduce *of)
 {
 	char name[40];
-	int64_t tasks = of->outer * of->blocks * HR__UP(of->inner, WARP);
-	snprintf(name, sizeof name, "hr_%s_columns", what);
+	hr_dtype dtype = hr__launch_dtype(&launch->work->in_types[0]);
+	bool even = columns_are_even(of, dtype);
+	int64_t tasks = of->outer * of->blocks * HR__UP(of->inner, WARP * (even ? hr__launch_pack(dtype) : 1));
+	snprintf(name, sizeof name, "hr_%s_columns_%c", what, even ? 'n' : '1');
 	hr__grid grid = hr__launch_grid(launch, tasks * HR__BLOCK);
-	return hr__launch_kernel(launch, HR__PROGRAM_REDUCE, launch->work->in_types[0].dtype, name, &grid, of);
+	return hr__launch_kernel(launch, HR__PROGRAM_REDUCE, dtype, name, &grid, of);
 }
 
 static hr_status launch_join(const hr__launch *launch, const char *what, hr__k_reduce *of)
@@ -117,7 +131,7 @@ static hr_status launch_join(const hr__launch *launch, const char *what, hr__k_r
 	char name[40];
 	snprintf(name, sizeof name, "hr_%s_join", what);
 	hr__grid grid = hr__launch_grid(launch, of->outer * of->inner * WARP);
-	return hr__launch_kernel(launch, HR__PROGRAM_REDUCE, launch->work->in_types[0].dtype, name, &grid, of);
+	return hr__launch_kernel(launch, HR__PROGRAM_REDUCE, hr__launch_dtype(&launch->work->in_types[0]), name, &grid, of);
 }
 
 /* Packs are neighbours if every dimension but the last is made of whole packs. */
@@ -135,8 +149,9 @@ static bool rows_are_even(const hr__k_reduce *of, hr_dtype dtype)
 static hr_status reduce(const hr__launch *launch, hr__k_reduce *of, const char *what)
 {
 	const hr__work *work = launch->work;
-	hr_dtype dtype = work->in_types[0].dtype;
+	hr_dtype dtype = hr__launch_dtype(&work->in_types[0]);
 	hr_status status;
+	of->narrow = HR__IS_NARROW(&work->in_types[0]);
 	of->in = work->in[0];
 	of->out = work->out[0];
 	of->partials = work->scratch;

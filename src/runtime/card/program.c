@@ -11,8 +11,8 @@
 
 struct build {
 	const hr__card_facts *facts;
-	hr__card_source source;
-	char *text; /* the common beginning, then the source */
+	const char *name;
+	char *text;
 	size_t bytes;
 	char arch[48], dtype[32];
 	const char *options[OPTIONS];
@@ -20,7 +20,7 @@ struct build {
 
 static hr_status failed(const struct build *build, int result, const char *call)
 {
-	return hr__fail(HR_DEVICE_ERROR, "%s of %s (%s): %s", call, build->source.name, build->arch, build->facts->nvrtc->nvrtcGetErrorString(result));
+	return hr__fail(HR_DEVICE_ERROR, "%s of %s (%s): %s", call, build->name, build->arch, build->facts->nvrtc->nvrtcGetErrorString(result));
 }
 
 /* The compiler's messages, as far as they fit. */
@@ -33,7 +33,7 @@ static hr_status refused(const struct build *build, nvrtcProgram program)
 		return failed(build, HR__NVRTC_ERROR_COMPILATION, "nvrtcCompileProgram");
 	if (nvrtc->nvrtcGetProgramLog(program, log)) *(char *)log = 0;
 	hr_status status = hr__fail(HR_DEVICE_ERROR, "NVRTC %d.%d cannot compile %s (%s, %s): %.*s", build->facts->nvrtc_major, build->facts->nvrtc_minor,
-	                            build->source.name, build->arch, build->dtype, LOG_SHOWN, (const char *)log);
+	                            build->name, build->arch, build->dtype, LOG_SHOWN, (const char *)log);
 	hr__os()->free(log, bytes + 1);
 	return status;
 }
@@ -56,7 +56,7 @@ static hr_status compile(const struct build *build, void **image, size_t *bytes)
 {
 	const hr__nvrtc_calls *nvrtc = build->facts->nvrtc;
 	nvrtcProgram program = NULL;
-	int result = nvrtc->nvrtcCreateProgram(&program, build->text, build->source.name, 0, NULL, NULL);
+	int result = nvrtc->nvrtcCreateProgram(&program, build->text, build->name, 0, NULL, NULL);
 	if (result) return failed(build, result, "nvrtcCreateProgram");
 	result = nvrtc->nvrtcCompileProgram(program, OPTIONS, build->options);
 	hr_status status = result == HR__NVRTC_ERROR_COMPILATION ? refused(build, program) : result ? failed(build, result, "nvrtcCompileProgram") : HR_OK;
@@ -84,20 +84,32 @@ static hr_status find_or_compile(const struct build *build, void **image, size_t
 	return status;
 }
 
-hr_status hr__program_build(const hr__card_facts *facts, enum hr__card_program program, hr_dtype dtype, void **image, size_t *bytes)
+static void join(const hr__card_source *parts, int count, char *to)
 {
-	struct build build = { .facts = facts, .source = hr__source_of(program), .options = { build.arch, build.dtype, "--std=c++17", "--fmad=false" } };
-	hr__card_source common = hr__source_of(HR__PROGRAM_COUNT);
+	for (int i = 0; i < count; to += parts[i++].bytes) memcpy(to, parts[i].text, parts[i].bytes);
+}
+
+hr_status hr__parts_build(const hr__card_facts *facts, const char *name, const hr__card_source *parts, int count, hr_dtype dtype, void **image, size_t *bytes)
+{
+	struct build build = { .facts = facts, .name = name, .options = { build.arch, build.dtype, "--std=c++17", "--fmad=false" } };
 	void *text;
-	build.bytes = common.bytes + build.source.bytes;
+	for (int i = 0; i < count; i++) build.bytes += parts[i].bytes;
 	snprintf(build.arch, sizeof build.arch, "--gpu-architecture=%s_%d", facts->is_exact ? "sm" : "compute", facts->arch);
 	snprintf(build.dtype, sizeof build.dtype, "-DHR_DTYPE=%d", (int)dtype);
 	int error = hr__os()->alloc(build.bytes + 1, &text);
 	if (error) return hr__os_fail(error, "cannot get host memory for kernels");
 	build.text = text;
-	memcpy(build.text, common.text, common.bytes);
-	memcpy(build.text + common.bytes, build.source.text, build.source.bytes);
+	join(parts, count, build.text);
 	hr_status status = find_or_compile(&build, image, bytes);
 	hr__os()->free(text, build.bytes + 1);
 	return status;
+}
+
+hr_status hr__program_build(const hr__card_facts *facts, enum hr__card_program program, hr_dtype dtype, void **image, size_t *bytes)
+{
+	hr__card_source parts[HR__PROGRAM_PARTS] = { hr__source_of(HR__PROGRAM_COUNT) };
+	int count = 1;
+	if (program == HR__PROGRAM_ELEMENTS || program == HR__PROGRAM_CHAIN) parts[count++] = hr__source_of(HR__PROGRAM_FORMULAS);
+	parts[count++] = hr__source_of(program);
+	return hr__parts_build(facts, parts[count - 1].name, parts, count, dtype, image, bytes);
 }

@@ -67,9 +67,9 @@
 	X(REDUCE_SUM,         reduce_sum,         1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_number, reduce_sum, reduce_sum, reduce_sum, KERNELS, reduce, reduce) \
 	X(REDUCE_MEAN,        reduce_mean,        1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, reduce_float, reduce_mean, reduce_sum, reduce_mean, KERNELS, reduce, reduce) \
 	X(REDUCE_MAX,         reduce_max,         1, 1, 1, ALLOCATES, BYTES,    0, 1, 1, reduce_number, reduce_max, reduce_sum, reduce_max, KERNELS, reduce, reduce) \
-	X(MATMUL,             matmul,             1, 2, 2, ALLOCATES, PRODUCTS, 0, 3, 0, matmul, matmul, matmul, matmul, CUBLASLT, matmul, matmul) \
+	X(MATMUL,             matmul,             1, 2, 3, ALLOCATES, PRODUCTS, 0, 3, 0, matmul, matmul, matmul, matmul, CUBLASLT, matmul, matmul) \
 	X(SOFTMAX,            softmax,            1, 1, 1, FORWARDS,  ELEMENTS, 1, 0, 1, softmax, softmax, none, softmax, KERNELS, rows, none) \
-	X(CROSS_ENTROPY,      cross_entropy,      1, 2, 2, ALLOCATES, ELEMENTS, 0, 3, 0, cross_entropy, cross_entropy, none, cross_entropy, KERNELS, rows, none) \
+	X(CROSS_ENTROPY,      cross_entropy,      1, 2, 2, ALLOCATES, ELEMENTS, 0, 3, 0, cross_entropy, cross_entropy, cross_entropy, cross_entropy, KERNELS, rows, none) \
 	X(LAYER_NORM,         layer_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, layer_norm, layer_norm, none, layer_norm, KERNELS, layer_norm, none) \
 	X(BATCH_NORM,         batch_norm,         3, 3, 3, FORWARDS,  BYTES,    1, 3, 6, batch_norm, batch_norm, none, batch_norm, KERNELS, batch_norm, batch_norm) \
 	X(DROPOUT,            dropout,            1, 2, 2, FORWARDS,  RANDOM,   1, 2, 0, dropout, dropout, none, dropout, KERNELS, dropout, none) \
@@ -82,7 +82,7 @@
 	X(TANH_GRAD,          tanh_grad,          1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, binary_float, tanh_grad, none, none, KERNELS, elements, none) \
 	X(GELU_GRAD,          gelu_grad,          1, 2, 2, FORWARDS,  ELEMENTS, 3, 0, 0, binary_float, gelu_grad, none, none, KERNELS, elements, none) \
 	X(SOFTMAX_GRAD,       softmax_grad,       1, 2, 2, FORWARDS,  BYTES,    3, 0, 0, softmax_grad, softmax_grad, none, none, KERNELS, rows, none) \
-	X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 1, 3, 3, FORWARDS,  ELEMENTS, 1, 0, 0, cross_entropy_grad, cross_entropy_grad, none, none, KERNELS, rows, none) \
+	X(CROSS_ENTROPY_GRAD, cross_entropy_grad, 1, 3, 3, FORWARDS,  ELEMENTS, 1, 0, 0, cross_entropy_grad, cross_entropy_grad, cross_entropy, none, KERNELS, rows, none) \
 	X(MAX_GRAD,           max_grad,           1, 3, 3, FORWARDS,  BYTES,    1, 0, 0, max_grad, max_grad, none, none, KERNELS, max_grad, none) \
 	X(SUM_TO,             sum_to,             1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, sum_to, sum_to, sum_to, sum_to, KERNELS, sum_to, sum_to) \
 	X(SCATTER_ROWS,       scatter_rows,       1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, scatter_rows, scatter_rows, none, scatter_rows, KERNELS, scatter_rows, none) \
@@ -103,7 +103,9 @@
 	X(ASSIGN_SUB,         assign_sub,         1, 2, 2, FORWARDS,  NEVER,    3, 0, 0, assign_onto, sub, none, none, KERNELS, update, none) \
 	X(SGD,                sgd,                1, 2, 2, UPDATES,   NEVER,    0, 0, 0, sgd, sgd, none, none, KERNELS, update, none) \
 	X(MOMENTUM,           momentum,           2, 3, 3, UPDATES,   NEVER,    0, 0, 0, momentum, momentum, none, none, KERNELS, update, none) \
-	X(ADAM,               adam,               3, 5, 5, UPDATES,   NEVER,    0, 0, 0, adam, adam, none, none, KERNELS, update, none)
+	X(ADAM,               adam,               3, 5, 5, UPDATES,   NEVER,    0, 0, 0, adam, adam, none, none, KERNELS, update, none) \
+	/* for cards: elementwise ops of a graph, as one (chain.h) */ \
+	X(CHAIN,              chain,              1, 1, HR__OP_INPUTS, FORWARDS, NEVER, 0xFF, 0, 0, chain, none, none, none, KERNELS, chain, none)
 
 enum hr__op_kind {
 #define HR__OP_ENUM(kind, ...) HR__OP_##kind,

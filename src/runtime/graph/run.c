@@ -5,24 +5,7 @@
 #include "core/lms/lms.h"
 #include "core/os/os.h"
 #include "runtime/graph/captured.h"
-#include "runtime/graph/graph.h"
-
-struct result {
-	hr__buffer *buffer; /* holds a reference while uses remain */
-	uint64_t offset;
-	uint32_t uses; /* remaining uses */
-};
-
-struct graph_run {
-	hr__session *session;
-	hr__graph *graph;
-	bool *needed;            /* indexed by node */
-	struct result (*results)[HR__OP_OUTPUTS]; /* indexed by node */
-	hr__slot *fed;           /* indexed by node; holds a reference until the node runs. type.dtype is none if not fed */
-	hr_run_metadata *metadata; /* NULL = not requested */
-	bool traced;
-	uint64_t begin_ns;
-};
+#include "runtime/graph/run.h"
 
 /* ---- preparation ---- */
 
@@ -80,6 +63,7 @@ static hr_status mark(struct graph_run *run, const hr_value *fetches, size_t cou
 			run->results[node->ins[i].node][node->ins[i].output].uses += !hr__ops[node->kind].order_only;
 		}
 	}
+	hr__chains_find(run);
 	return HR_OK;
 }
 
@@ -107,11 +91,11 @@ static hr_status give_feed(struct graph_run *run, uint32_t n, hr__slot *out)
 }
 
 /* The next entry of the run's metadata; NULL = not requested. */
-static hr_op_metadata *next_note(const struct graph_run *run, const struct graph_node *node)
+static hr_op_metadata *next_note(const struct graph_run *run, enum hr__op_kind kind, hr_name scope)
 {
-	if (!run->traced || node->kind == HR__OP_PLACEHOLDER) return NULL;
+	if (!run->traced || kind == HR__OP_PLACEHOLDER) return NULL;
 	hr_op_metadata *note = &run->metadata->ops[run->metadata->op_count++];
-	*note = (hr_op_metadata){ .op = hr_name_intern(hr__ops[node->kind].name), .scope = node->scope };
+	*note = (hr_op_metadata){ .op = hr_name_intern(hr__ops[kind].name), .scope = scope };
 	return note;
 }
 
@@ -120,7 +104,7 @@ static hr_status execute(struct graph_run *run, const struct graph_node *node, h
 	const hr__op *op = &hr__ops[node->kind];
 	hr__slot ins[HR__OP_INPUTS];
 	hr__task task = { .session = run->session, .kind = node->kind, .attrs = &node->attrs, .scope = node->scope, .role = node->role,
-		              .note = next_note(run, node), .begin_ns = run->begin_ns };
+		              .note = next_note(run, node->kind, node->scope), .begin_ns = run->begin_ns };
 	for (uint32_t i = 0; i < node->in_count; i++) {
 		const struct result *in = &run->results[node->ins[i].node][node->ins[i].output];
 		ins[i] = (hr__slot){ run->graph->nodes[node->ins[i].node].types[node->ins[i].output], in->buffer, in->offset, in->uses == 1, 1 };
@@ -129,8 +113,36 @@ static hr_status execute(struct graph_run *run, const struct graph_node *node, h
 	return hr__execute(&task, ins, node->in_count, outs);
 }
 
+/* Runs the chain whose last node is n. */
+static hr_status run_chain(struct graph_run *run, uint32_t n)
+{
+	const struct graph_node *node = &run->graph->nodes[n];
+	struct graph_chain chain;
+	hr__slot ins[HR__OP_INPUTS], out = { .type = node->types[0] };
+	hr__chain_of(run, n, &chain);
+	hr__attrs attrs = { .data = &chain.chain };
+	hr__task task = { .session = run->session, .kind = HR__OP_CHAIN, .attrs = &attrs, .scope = node->scope, .role = node->role,
+		              .note = next_note(run, HR__OP_CHAIN, node->scope), .begin_ns = run->begin_ns };
+	for (uint32_t i = 0; i < chain.chain.inputs; i++) {
+		struct input from = chain.ins[i].from;
+		const struct result *in = &run->results[from.node][from.output];
+		const hr__type *type = &run->graph->nodes[from.node].types[from.output];
+		/* What is repeated is read after its first element is overwritten. */
+		bool may_take = in->uses == chain.ins[i].uses && hr__dims_equal(&type->dims, &out.type.dims);
+		ins[i] = (hr__slot){ *type, in->buffer, in->offset, may_take, 1 };
+	}
+	hr_status status = hr__execute(&task, ins, chain.chain.inputs, &out);
+	for (uint32_t i = 0; i < chain.chain.inputs; i++)
+		for (uint32_t k = 0; k < chain.ins[i].uses; k++) use(&run->results[chain.ins[i].from.node][chain.ins[i].from.output]);
+	if (status) return hr__name_op(status, hr__ops[HR__OP_CHAIN].name, node->scope);
+	run->results[n][0].buffer = out.buffer;
+	run->results[n][0].offset = out.offset;
+	return HR_OK;
+}
+
 static hr_status run_node(struct graph_run *run, uint32_t n)
 {
+	if (run->chains[n]) return run->chains[n] == HR__IN_CHAIN ? HR_OK : run_chain(run, n);
 	const struct graph_node *node = &run->graph->nodes[n];
 	const hr__op *op = &hr__ops[node->kind];
 	hr__slot outs[HR__OP_OUTPUTS];
@@ -252,12 +264,13 @@ static hr_status make_tables(struct graph_run *run, uint64_t *bytes)
 {
 	void *block;
 	uint32_t count = run->graph->count;
-	*bytes = count * (sizeof *run->results + sizeof *run->fed + sizeof *run->needed) + 1;
+	*bytes = count * (sizeof *run->results + sizeof *run->fed + sizeof *run->chains + sizeof *run->needed) + 1;
 	int error = hr__os()->alloc(*bytes, &block);
 	if (error) return hr__os_fail(error, "cannot get host memory to run a graph of %u node%s", count, hr__plural(count));
 	run->results = block;
 	run->fed = (hr__slot *)(run->results + count);
-	run->needed = (bool *)(run->fed + count);
+	run->chains = (uint32_t *)(run->fed + count);
+	run->needed = (bool *)(run->chains + count);
 	return HR_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "core/base/status.h"
 #include "runtime/engine/engine.h"
+#include "runtime/ops/ops.h"
 
 static hr_value activate(hr_value x, hr_activation activation)
 {
@@ -46,14 +47,15 @@ static hr_value leave(hr_value y)
 	return y;
 }
 
-/* [x] is a matrix. A bfloat16 one is multiplied by the weights in bfloat16; variables and result are float32. */
+/* [x] is a matrix. A bfloat16 one is multiplied by the weights in bfloat16, and the result is rounded with the bias; variables are float32. */
 static hr_value dense(hr_value x, const hr__type *type, int64_t in, int64_t units, hr_activation activation, uint64_t seed)
 {
 	bool narrow = type->dtype == HR_DTYPE_BFLOAT16;
 	hr__type like = { .dtype = narrow ? HR_DTYPE_FLOAT32 : type->dtype };
 	hr_value w = parameter("w", &like, HR_DIMS(in, units), HR_NORMAL(1 / sqrt((double)(in ? in : 1)), seed));
 	hr_value b = w.id ? parameter("b", &like, HR_DIMS(units), HR_ZEROS) : HR_NO_VALUE;
-	return activate(hr_add(hr_matmul(x, narrow ? hr_cast(w, HR_DTYPE_BFLOAT16) : w), b), activation);
+	if (narrow) w = hr_cast(w, HR_DTYPE_BFLOAT16), b = hr_cast(b, HR_DTYPE_BFLOAT16);
+	return activate(hr__matmul_layer(x, w, b), activation);
 }
 
 hr_value hr_dense(const char *name, hr_value x, int64_t units, hr_activation activation, uint64_t seed)
@@ -88,14 +90,19 @@ hr_value hr_embedding(const char *name, hr_value indices, int64_t count, int64_t
 	return leave(hr_gather(parameter("w", &like, HR_DIMS(count, width), HR_NORMAL(0.02, seed)), indices));
 }
 
-hr_value hr_layer_norm_layer(const char *name, hr_value x)
+hr_value hr_layer_norm_layer_to(const char *name, hr_value x, hr_dtype dtype)
 {
 	hr__type type;
 	if (!enter(name, "layer norm", x, 1, HR_SHAPE_MAX_RANK, &type)) return HR_NO_VALUE;
 	int64_t width = type.dims.d[type.dims.rank - 1];
 	hr_value gain = parameter("gain", &type, HR_DIMS(width), HR_FULL(1));
 	hr_value bias = gain.id ? parameter("bias", &type, HR_DIMS(width), HR_ZEROS) : HR_NO_VALUE;
-	return leave(hr_layer_norm(x, gain, bias, 1e-5));
+	return leave(hr__layer_norm_to(dtype, x, gain, bias, 1e-5));
+}
+
+hr_value hr_layer_norm_layer(const char *name, hr_value x)
+{
+	return hr_layer_norm_layer_to(name, x, (hr_dtype)0);
 }
 
 /* Moves a running statistic towards [to], a temporary value, by a fraction. */
@@ -162,19 +169,13 @@ hr_value hr_dropout_layer(const char *name, hr_value x, double rate, uint64_t se
 	return leave(drop(x, rate, seed));
 }
 
-/* q, k or v of attention, in the dtype of [x]: of bfloat16, scores and results are products in bfloat16 too. */
-static hr_value attended(const char *name, hr_value x, hr_dtype dtype, int64_t width, uint64_t seed)
-{
-	hr_value y = hr_dense(name, x, width, HR_LINEAR, seed);
-	return dtype == HR_DTYPE_BFLOAT16 ? hr_cast(y, dtype) : y;
-}
-
-static hr_value attend(hr_value x, hr_dtype dtype, const hr__dims *dims, int64_t heads, bool causal, uint64_t seed)
+/* Of bfloat16, q, k and v, scores and results are products in bfloat16 too. */
+static hr_value attend(hr_value x, const hr__dims *dims, int64_t heads, bool causal, uint64_t seed)
 {
 	int64_t width = dims->d[2];
-	hr_value q = attended("q", x, dtype, width, seed);
-	hr_value k = attended("k", x, dtype, width, seed + 1);
-	hr_value v = attended("v", x, dtype, width, seed + 2);
+	hr_value q = hr_dense("q", x, width, HR_LINEAR, seed);
+	hr_value k = hr_dense("k", x, width, HR_LINEAR, seed + 1);
+	hr_value v = hr_dense("v", x, width, HR_LINEAR, seed + 2);
 	return hr_dense("out", hr_attend(q, k, v, heads, 1 / sqrt((double)width / (double)heads), causal), width, HR_LINEAR, seed + 3);
 }
 
@@ -189,7 +190,7 @@ hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, 
 		return leave(HR_NO_VALUE);
 	}
 	hr_value kept = hr__value_alias(x); /* used three times; [x] may be temporary */
-	hr_value y = attend(hr_value_keep(kept), type.dtype, &type.dims, heads, causal, seed);
+	hr_value y = attend(hr_value_keep(kept), &type.dims, heads, causal, seed);
 	hr_value_release(kept);
 	hr__value_consume(x);
 	return leave(y);

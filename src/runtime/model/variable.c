@@ -552,7 +552,9 @@ HR__INFER(assign)
 /* The value is broadcast to the shape of the variable. */
 HR__INFER(assign_onto)
 {
-	hr_status status = hr__infer_binary(in, count, attrs, out);
+	hr_status status = hr__need_number(&in[0]);
+	if (!status) status = hr__need_same_dtype(&in[0], &in[1]);
+	if (!status) status = hr__infer_binary(in, count, attrs, out);
 	if (!status) status = hr__need_same_dims(&in[0], &out[0]); /* the variable is not broadcast */
 	return name_variable(status, attrs);
 }

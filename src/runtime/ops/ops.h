@@ -70,15 +70,28 @@ typedef struct hr__broadcast {
 	int64_t d[HR_SHAPE_MAX_RANK], a[HR_SHAPE_MAX_RANK], b[HR_SHAPE_MAX_RANK];
 } hr__broadcast;
 
+/* For each dimension of [out], how far the element of [in] moves; 0 where it is repeated. */
+void hr__broadcast_steps(const hr__dims *out, const hr__dims *in, int64_t *steps);
 void hr__broadcast_make(const hr__dims *out, const hr__dims *a, const hr__dims *b, hr__broadcast *walk);
 /* Calls [row] for pieces of the last dimension, in order, from element [begin] to [end] of the output, with their offsets in the
  * output and in both inputs. Steps within a row are those of the walk's last dimension. */
 typedef void (*hr__broadcast_row)(void *context, int64_t out, int64_t a, int64_t b, int64_t count);
 void hr__broadcast_range(const hr__broadcast *walk, int64_t begin, int64_t end, hr__broadcast_row row, void *context);
 
+/* Elements of bfloat16 are computed in float32, at most HR__PIECE of them at a time. */
+#define HR__PIECE 512
+void hr__widen_piece(const void *bfloat16, float *to, int64_t count);
+void hr__round_piece(const float *from, void *bfloat16, int64_t count);
+/* The dtype that elements of [type] are computed in: float32 for bfloat16. */
+hr_dtype hr__computed_in(const hr__type *type);
+
 /* ---- checks ---- */
 
 hr_status hr__need_float(const hr__type *type);
+hr_status hr__need_real(const hr__type *type);    /* floats, and bfloat16 */
+hr_status hr__need_element(const hr__type *type); /* numbers, and bfloat16 */
+/* The dtype of elements computed from both: one dtype, or float32 for float32 and bfloat16. */
+hr_status hr__need_elements(const hr__type *a, const hr__type *b, hr_dtype *out);
 hr_status hr__need_rows(const hr__type *type); /* floats with at least one dimension */
 hr_status hr__need_number(const hr__type *type);
 hr_status hr__need_index(const hr__type *type);
@@ -100,9 +113,14 @@ hr_value hr__op_refuse(const hr_value *inputs, uint32_t count, const char *name,
 /* The same, but prefixes the current message with [name]. */
 hr_value hr__op_refuse_in(const hr_value *inputs, uint32_t count, const char *name);
 
+/* hr_matmul of a layer, plus a bias: a row of the result's dtype. Of bfloat16 the result is bfloat16 if the bias is. */
+hr_value hr__matmul_layer(hr_value x, hr_value w, hr_value b);
+/* hr_layer_norm, rounded to [dtype]; 0 = the dtype of x. */
+hr_value hr__layer_norm_to(hr_dtype dtype, hr_value x, hr_value gain, hr_value bias, double epsilon);
+
 /* ---- gradients ---- */
 
-/* Sets the gradient of input [i]. HR_NO_VALUE is an error: releases the gradients set before, and returns the status of the failed
+/* Sets the gradient of input [i], which has the input's dtype, or is float32 for bfloat16. HR_NO_VALUE is an error: releases the gradients set before, and returns the status of the failed
  * call. */
 hr_status hr__give(hr__backward *backward, uint32_t i, hr_value value);
 /* Whether the gradient of input [i] is needed and exists. */
@@ -110,6 +128,8 @@ bool hr__wanted(const hr__backward *backward, uint32_t i);
 /* Reduces [value], of shape [of], to shape [to] by summing over the dimensions that were broadcast. Returns a temporary value.
  * Consumes a temporary [value]; shares the memory of a kept one if there is nothing to reduce. */
 hr_value hr__sum_to(hr_value value, const hr__dims *of, const hr__dims *to);
+/* The value in float32, if it is bfloat16. */
+hr_value hr__wide_value(hr_value value);
 hr_value hr__reshape_to(hr_value value, const hr__dims *dims);
 hr_value hr__broadcast_value(hr_value value, const hr__dims *dims);
 

@@ -381,7 +381,7 @@ HR__RUN(attend_grad)
 HR__GRADIENT(attend)
 {
 	if (!hr__wanted(backward, 0) && !hr__wanted(backward, 1) && !hr__wanted(backward, 2)) return HR_OK;
-	hr_value outs[3], ins[6] = { backward->grad_out[0], backward->in[0], backward->in[1], backward->in[2], backward->out[0], backward->out[1] };
+	hr_value outs[3], ins[6] = { hr__wide_value(backward->grad_out[0]), backward->in[0], backward->in[1], backward->in[2], backward->out[0], backward->out[1] };
 	hr_status status = HR_OK;
 	hr__call(HR__OP_ATTEND_GRAD, ins, 6, backward->attrs, outs);
 	for (uint32_t i = 0; i < 3 && status == HR_OK; i++) {

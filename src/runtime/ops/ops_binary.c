@@ -11,25 +11,24 @@
 
 /* ---- types ---- */
 
-/* Numbers of one dtype, broadcast. */
+/* Numbers of one dtype, broadcast; float32 and bfloat16 may be mixed. */
 HR__INFER(binary)
 {
 	(void)count, (void)attrs;
-	hr_status status = hr__need_number(&in[0]);
-	if (status == HR_OK) status = hr__need_same_dtype(&in[0], &in[1]);
+	hr_status status = hr__need_element(&in[0]);
+	if (status == HR_OK) status = hr__need_elements(&in[0], &in[1], &out->dtype);
 	if (status != HR_OK) return status;
-	out->dtype = in[0].dtype;
 	return hr__dims_broadcast(&in[0].dims, &in[1].dims, &out->dims) ? HR_OK : hr__misfit(&in[0].dims, &in[1].dims);
 }
 
-/* Floats of one dtype and one shape: inputs of the gradient ops of unary functions. */
+/* Floats of one shape: inputs of the gradient ops of unary functions. */
 HR__INFER(binary_float)
 {
 	(void)count, (void)attrs;
-	hr_status status = hr__need_float(&in[0]);
-	if (status == HR_OK) status = hr__need_same_dtype(&in[0], &in[1]);
+	hr_status status = hr__need_real(&in[0]);
+	if (status == HR_OK) status = hr__need_elements(&in[0], &in[1], &out->dtype);
 	if (status == HR_OK) status = hr__need_same_dims(&in[0], &in[1]);
-	if (status == HR_OK) *out = in[0];
+	out->dims = in[0].dims;
 	return status;
 }
 
@@ -145,7 +144,7 @@ struct binary {
 	hr__work *work;
 	hr__broadcast walk;
 	binary_loop loop;
-	int64_t size; /* bytes of an element */
+	int64_t a_size, b_size, size; /* bytes of an element; of the output */
 };
 
 static void binary_row(void *context, int64_t out, int64_t a, int64_t b, int64_t count)
@@ -155,21 +154,50 @@ static void binary_row(void *context, int64_t out, int64_t a, int64_t b, int64_t
 	int last = binary->walk.rank - 1;
 	const char *from_a = work->in[0], *from_b = work->in[1];
 	char *to = work->out[0];
-	bool done = binary->loop(from_a + a * binary->size, from_b + b * binary->size, to + out * binary->size, count,
+	bool done = binary->loop(from_a + a * binary->a_size, from_b + b * binary->b_size, to + out * binary->size, count,
 	                         binary->walk.a[last] != 0, binary->walk.b[last] != 0);
 	if (!done) hr__run_error(work, "integer division by zero");
+}
+
+/* Elements of an operand, in float32: [piece], if they are bfloat16. */
+static const void *operand(const hr__work *work, uint32_t i, int64_t at, int64_t count, float *piece)
+{
+	const char *from = (const char *)work->in[i] + at * (int64_t)hr_dtype_size(work->in_types[i].dtype);
+	if (work->in_types[i].dtype != HR_DTYPE_BFLOAT16) return from;
+	hr__widen_piece(from, piece, count);
+	return piece;
+}
+
+/* A row of which an operand or the output is bfloat16. */
+static void mixed_row(void *context, int64_t out, int64_t a, int64_t b, int64_t count)
+{
+	const struct binary *binary = context;
+	const hr__work *work = binary->work;
+	int64_t a_step = binary->walk.a[binary->walk.rank - 1] != 0, b_step = binary->walk.b[binary->walk.rank - 1] != 0;
+	bool narrow = work->out_types[0].dtype == HR_DTYPE_BFLOAT16;
+	float of_a[HR__PIECE], of_b[HR__PIECE], result[HR__PIECE];
+	for (int64_t i = 0; i < count; i += HR__PIECE) {
+		int64_t some = count - i < HR__PIECE ? count - i : HR__PIECE;
+		const void *x = operand(work, 0, a + i * a_step, a_step ? some : 1, of_a), *y = operand(work, 1, b + i * b_step, b_step ? some : 1, of_b);
+		char *to = (char *)work->out[0] + (out + i) * binary->size;
+		binary->loop(x, y, narrow ? (char *)result : to, some, a_step, b_step);
+		if (narrow) hr__round_piece(result, to, some);
+	}
 }
 
 static void binary_range(void *context, int64_t begin, int64_t end)
 {
 	struct binary *binary = context;
-	hr__broadcast_range(&binary->walk, begin, end, binary_row, binary);
+	const hr__work *work = binary->work;
+	bool mixed = work->in_types[0].dtype == HR_DTYPE_BFLOAT16 || work->in_types[1].dtype == HR_DTYPE_BFLOAT16;
+	hr__broadcast_range(&binary->walk, begin, end, mixed ? mixed_row : binary_row, binary);
 }
 
 static void run_binary(hr__work *work, const binary_loops *loops, int64_t grain)
 {
-	hr_dtype dtype = work->out_types[0].dtype;
-	struct binary binary = { .work = work, .loop = loop_for(loops, dtype), .size = (int64_t)hr_dtype_size(dtype) };
+	struct binary binary = { .work = work, .loop = loop_for(loops, hr__computed_in(&work->out_types[0])),
+		                     .a_size = (int64_t)hr_dtype_size(work->in_types[0].dtype), .b_size = (int64_t)hr_dtype_size(work->in_types[1].dtype),
+		                     .size = (int64_t)hr_dtype_size(work->out_types[0].dtype) };
 	hr__broadcast_make(&work->out_types[0].dims, &work->in_types[0].dims, &work->in_types[1].dims, &binary.walk);
 	hr__each_range(work, hr__dims_count(&work->out_types[0].dims), grain, binary_range, &binary);
 }

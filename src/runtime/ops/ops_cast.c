@@ -1,5 +1,6 @@
 /* ops_cast.c - conversion to another dtype. Floats outside an integer's range are clamped, NaN becomes 0. Between integers the low
  * bits are kept, as in C. Everything but 0 converts to true. */
+#include "runtime/engine/engine.h"
 #include "runtime/kernels/bfloat16.h"
 #include "runtime/ops/ops.h"
 
@@ -119,11 +120,14 @@ HR__GRADIENT(cast)
 {
 	hr_dtype in = hr__gradient_dtype(backward->in_types[0].dtype), out = hr__gradient_dtype(backward->out_types[0].dtype);
 	if (!hr__wanted(backward, 0) || !hr__dtype_is_float(out)) return HR_OK;
-	if (in == out) return hr__give(backward, 0, hr__reshape_to(backward->grad_out[0], &backward->in_types[0].dims));
+	if (in == out && hr_value_dtype(backward->grad_out[0]) == in) return hr__give(backward, 0, hr__reshape_to(backward->grad_out[0], &backward->in_types[0].dims));
 	return hr__give(backward, 0, hr_cast(backward->grad_out[0], in));
 }
 
+/* A value that has the dtype shares its memory. */
 hr_value hr_cast(hr_value x, hr_dtype dtype)
 {
+	hr__value value;
+	if (x.id && !hr__value_get(x, &value) && value.type.dtype == dtype) return hr__reshape_to(x, &value.type.dims);
 	return hr__call_one(HR__OP_CAST, &x, 1, &(hr__attrs){ .dtype = dtype });
 }

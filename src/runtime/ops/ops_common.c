@@ -103,7 +103,7 @@ void hr__range_error(hr__work *work, const char *text, int64_t index, int64_t ch
 /* ---- walks ---- */
 
 /* Steps of an input that is broadcast to [out]: 0 where an element repeats. */
-static void steps_of(const hr__dims *out, const hr__dims *in, int64_t *steps)
+void hr__broadcast_steps(const hr__dims *out, const hr__dims *in, int64_t *steps)
 {
 	int64_t step = 1;
 	for (int i = out->rank; i-- > 0;) {
@@ -117,8 +117,8 @@ static void steps_of(const hr__dims *out, const hr__dims *in, int64_t *steps)
 void hr__broadcast_make(const hr__dims *out, const hr__dims *a, const hr__dims *b, hr__broadcast *walk)
 {
 	int64_t of_a[HR_SHAPE_MAX_RANK], of_b[HR_SHAPE_MAX_RANK];
-	steps_of(out, a, of_a);
-	steps_of(out, b, of_b);
+	hr__broadcast_steps(out, a, of_a);
+	hr__broadcast_steps(out, b, of_b);
 	int at = -1;
 	for (int i = 0; i < out->rank; i++) {
 		int64_t d = out->d[i];
@@ -179,6 +179,25 @@ void hr__broadcast_range(const hr__broadcast *walk, int64_t begin, int64_t end, 
 	}
 }
 
+/* ---- bfloat16 ---- */
+
+void hr__widen_piece(const void *bfloat16, float *to, int64_t count)
+{
+	const hr__bfloat16 *from = bfloat16;
+	HR__INDEPENDENT for (int64_t i = 0; i < count; i++) to[i] = hr__bfloat16_to_f32(from[i]);
+}
+
+void hr__round_piece(const float *from, void *bfloat16, int64_t count)
+{
+	hr__bfloat16 *to = bfloat16;
+	HR__INDEPENDENT for (int64_t i = 0; i < count; i++) to[i] = hr__bfloat16_of_f32(from[i]);
+}
+
+hr_dtype hr__computed_in(const hr__type *type)
+{
+	return hr__gradient_dtype(type->dtype);
+}
+
 /* ---- checks ---- */
 
 static hr_status wrong_dtype(hr_dtype dtype, const char *these)
@@ -190,12 +209,28 @@ static hr_status wrong_dtype(hr_dtype dtype, const char *these)
 static hr_status not_computed_with(hr_dtype dtype, const char *these)
 {
 	if (dtype != HR_DTYPE_BFLOAT16) return wrong_dtype(dtype, these);
-	return hr__fail(HR_INVALID_ARGUMENT, "dtype is bfloat16, in which only products of matrices and attention are computed; it takes %s; hr_cast to float32 first", these);
+	return hr__fail(HR_INVALID_ARGUMENT, "dtype is bfloat16; it takes %s; hr_cast to float32 first", these);
 }
 
 hr_status hr__need_float(const hr__type *type)
 {
 	return hr__dtype_is_float(type->dtype) ? HR_OK : not_computed_with(type->dtype, "float32 and float64");
+}
+
+hr_status hr__need_real(const hr__type *type)
+{
+	return hr__dtype_is_float(hr__computed_in(type)) ? HR_OK : wrong_dtype(type->dtype, "float32, float64 and bfloat16");
+}
+
+hr_status hr__need_element(const hr__type *type)
+{
+	return hr__dtype_is_number(hr__computed_in(type)) ? HR_OK : wrong_dtype(type->dtype, "float32, float64, int32, int64, uint8 and bfloat16");
+}
+
+hr_status hr__need_elements(const hr__type *a, const hr__type *b, hr_dtype *out)
+{
+	*out = a->dtype == b->dtype ? a->dtype : hr__computed_in(a);
+	return hr__computed_in(a) == hr__computed_in(b) ? HR_OK : hr__need_same_dtype(a, b);
 }
 
 hr_status hr__need_rows(const hr__type *type)
@@ -311,8 +346,14 @@ hr_value hr__op_refuse_in(const hr_value *inputs, uint32_t count, const char *na
 
 /* ---- gradients ---- */
 
+hr_value hr__wide_value(hr_value value)
+{
+	return value.id && hr_value_dtype(value) == HR_DTYPE_BFLOAT16 ? hr_cast(value, HR_DTYPE_FLOAT32) : value;
+}
+
 hr_status hr__give(hr__backward *backward, uint32_t i, hr_value value)
 {
+	if (backward->in_types[i].dtype != HR_DTYPE_BFLOAT16) value = hr__wide_value(value);
 	backward->grad_in[i] = value;
 	if (value.id != 0) return HR_OK;
 	for (uint32_t k = 0; k < backward->in_count; k++) {

@@ -12,17 +12,18 @@
 
 #define BLOCKS 16 /* of four words, drawn together: the compiler draws them with vectors */
 
-/* Inputs: x, and the offset, an int64 scalar. */
+/* Inputs: x, and the offset, an int64 scalar. The result has the dtype of x, or attrs.dtype. */
 HR__INFER(dropout)
 {
 	char shape[HR__DIMS_TEXT];
 	(void)count;
-	hr_status status = hr__need_float(&in[0]);
+	hr_status status = hr__need_real(&in[0]);
 	if (status) return status;
 	if (in[1].dtype != HR_DTYPE_INT64 || in[1].dims.rank > 0)
 		return hr__fail(HR_INVALID_ARGUMENT, "the offset is %s %s; it is int64 []", hr_dtype_text(in[1].dtype), hr__dims_text(&in[1].dims, shape, sizeof shape));
 	if (!(attrs->a >= 0 && attrs->a <= 1)) return hr__fail(HR_INVALID_ARGUMENT, "the rate is %g; it is from 0 to 1", attrs->a);
 	*out = in[0];
+	if (attrs->dtype) out->dtype = attrs->dtype;
 	return HR_OK;
 }
 
@@ -36,6 +37,18 @@ HR__INFER(dropout)
 FOR_TYPE(float, f32)
 FOR_TYPE(double, f64)
 
+static void drop_mixed(const hr__work *work, const uint32_t *words, uint64_t below, float scale, int64_t at, int64_t count)
+{
+	float piece[4 * BLOCKS], *to = work->out_types[0].dtype == HR_DTYPE_BFLOAT16 ? piece : (float *)work->out[0] + at;
+	const float *from = (const float *)work->in[0] + at;
+	if (work->in_types[0].dtype == HR_DTYPE_BFLOAT16) {
+		hr__widen_piece((const uint16_t *)work->in[0] + at, piece, count);
+		from = piece;
+	}
+	drop_f32(words, below, scale, from, to, count);
+	if (to == piece) hr__round_piece(piece, (uint16_t *)work->out[0] + at, count);
+}
+
 /* Pieces begin at multiples of the grain, so at the beginning of a block. */
 static void dropout_range(void *context, int64_t begin, int64_t end)
 {
@@ -47,7 +60,8 @@ static void dropout_range(void *context, int64_t begin, int64_t end)
 	for (int64_t i = begin; i < end; i += 4 * BLOCKS) {
 		int64_t count = end - i < 4 * BLOCKS ? end - i : 4 * BLOCKS;
 		for (int block = 0; block < BLOCKS; block++) hr__philox(work->attrs->seed, (uint64_t)(i / 4 + block), HR__RANDOM_DROPOUT, offset, words + 4 * block);
-		if (work->out_types[0].dtype == HR_DTYPE_FLOAT32) drop_f32(words, below, (float)scale, (const float *)work->in[0] + i, (float *)work->out[0] + i, count);
+		if (work->in_types[0].dtype == HR_DTYPE_BFLOAT16 || work->out_types[0].dtype == HR_DTYPE_BFLOAT16) drop_mixed(work, words, below, (float)scale, i, count);
+		else if (work->out_types[0].dtype == HR_DTYPE_FLOAT32) drop_f32(words, below, (float)scale, (const float *)work->in[0] + i, (float *)work->out[0] + i, count);
 		else drop_f64(words, below, scale, (const double *)work->in[0] + i, (double *)work->out[0] + i, count);
 	}
 }
@@ -60,7 +74,9 @@ HR__RUN(dropout)
 HR__GRADIENT(dropout)
 {
 	if (!hr__wanted(backward, 0)) return HR_OK;
-	return hr__give(backward, 0, hr__call_one(HR__OP_DROPOUT, (const hr_value[]){ backward->grad_out[0], backward->in[1] }, 2, backward->attrs));
+	hr__attrs attrs = *backward->attrs;
+	attrs.dtype = backward->in_types[0].dtype;
+	return hr__give(backward, 0, hr__call_one(HR__OP_DROPOUT, (const hr_value[]){ backward->grad_out[0], backward->in[1] }, 2, &attrs));
 }
 
 /* ---- public calls ---- */

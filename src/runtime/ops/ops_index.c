@@ -74,9 +74,10 @@ HR__RUN(gather)
 
 HR__GRADIENT(gather)
 {
-	hr_value inputs[2] = { backward->grad_out[0], backward->in[1] };
+	if (!hr__wanted(backward, 0)) return HR_OK;
+	hr_value inputs[2] = { hr__wide_value(backward->grad_out[0]), backward->in[1] };
 	hr__attrs attrs = { .dims = backward->in_types[0].dims };
-	return hr__wanted(backward, 0) ? hr__give(backward, 0, hr__call_one(HR__OP_SCATTER_ROWS, inputs, 2, &attrs)) : HR_OK;
+	return hr__give(backward, 0, hr__call_one(HR__OP_SCATTER_ROWS, inputs, 2, &attrs));
 }
 
 hr_value hr_gather(hr_value table, hr_value indices)

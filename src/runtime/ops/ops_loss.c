@@ -42,15 +42,16 @@ HR__INFER(softmax_grad)
 	return status;
 }
 
+/* Losses of bfloat16 logits are float32. */
 HR__INFER(cross_entropy)
 {
 	(void)count, (void)attrs;
 	char left[HR__DIMS_TEXT], right[HR__DIMS_TEXT];
 	const hr__dims *logits = &in[0].dims, *labels = &in[1].dims;
-	hr_status status = hr__need_float(&in[0]);
+	hr_status status = hr__need_real(&in[0]);
 	if (status == HR_OK) status = hr__need_index(&in[1]);
 	if (status != HR_OK) return status;
-	*out = (hr__type){ in[0].dtype, *labels };
+	*out = (hr__type){ hr__computed_in(&in[0]), *labels };
 	if (logits->rank == 2 && labels->rank == 1 && logits->d[0] == labels->d[0]) return HR_OK;
 	return hr__fail(HR_INVALID_ARGUMENT, "shapes %s and %s are incompatible: logits are [rows,classes], labels [rows]",
 	                hr__dims_text(logits, left, sizeof left), hr__dims_text(labels, right, sizeof right));
@@ -174,6 +175,21 @@ static bool is_f32(const hr__work *work)
 	return work->out_types[0].dtype == HR_DTYPE_FLOAT32;
 }
 
+/* Rows of bfloat16 are computed in float32, each part in a row of its own. */
+#define SLOTS 16
+
+static int64_t least(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+HR__SCRATCH(cross_entropy)
+{
+	(void)out, (void)attrs;
+	const hr__dims *dims = &in[0].dims;
+	return in[0].dtype == HR_DTYPE_BFLOAT16 ? (uint64_t)(least(dims->d[0], SLOTS) * dims->d[1]) * sizeof(float) : 0;
+}
+
 static void run_rows(hr__work *work, hr__range_function range)
 {
 	int64_t length = row_length(work), before, behind;
@@ -246,9 +262,36 @@ static void loss_range(void *context, int64_t begin, int64_t end)
 	}
 }
 
+/* The losses of rows of bfloat16, or their gradients. */
+static void narrow_slot(void *context, uint32_t slot)
+{
+	hr__work *work = context;
+	bool goes_back = work->in_count > 2;
+	int64_t length = row_length(work), rows = work->in_types[0].dims.d[0];
+	float *row = (float *)work->scratch + slot * length;
+	const uint16_t *from = work->in[0];
+	for (int64_t i = slot; i < rows; i += SLOTS) {
+		int64_t label = label_of(work, i);
+		hr__widen_piece(from + i * length, row, length);
+		if (!goes_back) {
+			((float *)work->out[0])[i] = label < 0 ? 0 : loss_f32(row, length, label);
+			continue;
+		}
+		if (label < 0) memset(row, 0, (size_t)length * sizeof *row);
+		else loss_grad_f32(row, row, length, label, ((const float *)work->in[2])[i]);
+		hr__round_piece(row, (uint16_t *)work->out[0] + i * length, length);
+	}
+}
+
+static void run_losses(hr__work *work, hr__range_function range)
+{
+	if (work->in_types[0].dtype != HR_DTYPE_BFLOAT16) run_rows(work, range);
+	else hr__team_run(work->team, (uint32_t)least(work->in_types[0].dims.d[0], SLOTS), narrow_slot, work);
+}
+
 HR__RUN(cross_entropy)
 {
-	run_rows(work, loss_range);
+	run_losses(work, loss_range);
 }
 
 static void loss_grad_range(void *context, int64_t begin, int64_t end)
@@ -267,7 +310,7 @@ static void loss_grad_range(void *context, int64_t begin, int64_t end)
 
 HR__RUN(cross_entropy_grad)
 {
-	run_rows(work, loss_grad_range);
+	run_losses(work, loss_grad_range);
 }
 
 /* ---- gradients ---- */

@@ -19,6 +19,7 @@
 #include "core/base/assert.h"
 #include "core/base/status.h"
 #include "runtime/ops/ops.h"
+#include "runtime/kernels/bfloat16.h"
 #include "runtime/kernels/ops_tile.h"
 
 #define HIGH HR__TILE_HIGH
@@ -52,15 +53,30 @@ static hr_status misfit(const hr__type *in, const hr__attrs *attrs, const char *
 	                attrs->transpose_b ? " (transposed)" : "", why);
 }
 
-/* Products of bfloat16 are added in float32, and are float32. */
+/* Products of bfloat16 are added in float32, and are float32, or rounded to bfloat16 once, with the bias (attrs.dtype). */
 static bool is_narrow(const hr__type *type)
 {
 	return type->dtype == HR_DTYPE_BFLOAT16;
 }
 
+static hr_dtype dtype_of_products(const hr__type *in, const hr__attrs *attrs)
+{
+	return !is_narrow(&in[0]) ? in[0].dtype : attrs->dtype == HR_DTYPE_BFLOAT16 ? HR_DTYPE_BFLOAT16 : HR_DTYPE_FLOAT32;
+}
+
+/* The bias is a row that is added to each row of the result, and has its dtype. */
+static hr_status check_bias(const hr__type *bias, const hr__type *out)
+{
+	char text[HR__DIMS_TEXT];
+	int64_t columns = out->dims.d[out->dims.rank - 1];
+	hr_status status = hr__need_same_dtype(out, bias);
+	if (status || (bias->dims.rank == 1 && bias->dims.d[0] == columns)) return status;
+	return hr__fail(HR_INVALID_ARGUMENT, "the bias is %s; it is [%" PRId64 "]", hr__dims_text(&bias->dims, text, sizeof text), columns);
+}
+
+/* Inputs: the matrices, and a bias, which may be missing. */
 HR__INFER(matmul)
 {
-	(void)count;
 	hr_status status = is_narrow(&in[0]) ? HR_OK : hr__need_float(&in[0]);
 	if (status == HR_OK) status = hr__need_same_dtype(&in[0], &in[1]);
 	if (status != HR_OK) return status;
@@ -77,8 +93,9 @@ HR__INFER(matmul)
 	if (!hr__dims_broadcast(&a, &b, &both)) return misfit(in, attrs, "the dimensions before the matrices cannot be broadcast");
 	both.d[both.rank++] = rows;
 	both.d[both.rank++] = columns;
-	out->dtype = is_narrow(&in[0]) ? HR_DTYPE_FLOAT32 : in[0].dtype;
-	return hr__dims_make(both.d, both.rank, &out->dims);
+	out->dtype = dtype_of_products(in, attrs);
+	status = hr__dims_make(both.d, both.rank, &out->dims);
+	return status || count < 3 ? status : check_bias(&in[2], out);
 }
 
 /* ---- the problem ---- */
@@ -140,11 +157,10 @@ static int64_t slots_of(const struct product *product)
 HR__SCRATCH(matmul)
 {
 	struct product product;
-	int64_t size = (int64_t)hr_dtype_size(out->dtype);
+	int64_t size = out->dtype == HR_DTYPE_FLOAT64 ? 8 : 4;
 	if (hr__dims_count(&out->dims) == 0) return 0;
 	product_make(in, out, attrs, 1, &product);
-	return hr__wide_bytes(&in[0]) + hr__wide_bytes(&in[1]) +
-	       block_elements(&product, size) * (uint64_t)size * (uint64_t)slots_of(&product);
+	return hr__wide_bytes(&in[0]) + hr__wide_bytes(&in[1]) + hr__wide_bytes(out) + block_elements(&product, size) * (uint64_t)size * (uint64_t)slots_of(&product);
 }
 
 /* ---- the innermost loop ---- */
@@ -376,19 +392,73 @@ static void run_slot(void *context, uint32_t slot)
 	}
 }
 
+/* The host multiplies float32: replaces the matrices by copies in scratch, and the output by one that is rounded afterwards. */
+static void widen(hr__work *work)
+{
+	uint64_t bytes = hr__wide_bytes(&work->out_types[0]);
+	for (uint32_t i = 0; i < 2; i++) hr__widen(work, i);
+	if (!bytes) return;
+	work->out[0] = work->scratch;
+	work->scratch = (char *)work->scratch + bytes;
+	work->out_types[0].dtype = HR_DTYPE_FLOAT32;
+}
+
+/* Adds the bias, and rounds. */
+struct finishing {
+	hr__work *work;
+	const void *from; /* the sums; the output, if it is not rounded */
+	int64_t columns;
+};
+
+static void add_bias_f32(const float *from, const float *bias, float *to, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++) to[i] = from[i] + bias[i];
+}
+
+static void add_bias_f64(const double *from, const double *bias, double *to, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++) to[i] = from[i] + bias[i];
+}
+
+static void round_row(const float *from, const hr__bfloat16 *bias, hr__bfloat16 *to, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++) to[i] = hr__bfloat16_of_f32(bias ? from[i] + hr__bfloat16_to_f32(bias[i]) : from[i]);
+}
+
+static void finish_range(void *context, int64_t begin, int64_t end)
+{
+	const struct finishing *finishing = context;
+	const hr__work *work = finishing->work;
+	const void *bias = work->in_count > 2 ? work->in[2] : NULL;
+	int64_t columns = finishing->columns;
+	for (int64_t i = begin * columns; i < end * columns; i += columns) {
+		if (is_narrow(&work->out_types[0])) round_row((const float *)finishing->from + i, bias, (hr__bfloat16 *)work->out[0] + i, columns);
+		else if (work->out_types[0].dtype == HR_DTYPE_FLOAT32) add_bias_f32((const float *)finishing->from + i, bias, (float *)work->out[0] + i, columns);
+		else add_bias_f64((const double *)finishing->from + i, bias, (double *)work->out[0] + i, columns);
+	}
+}
+
+static void finish(hr__work *work, const void *from)
+{
+	const hr__dims *dims = &work->out_types[0].dims;
+	struct finishing finishing = { work, from, dims->d[dims->rank - 1] };
+	if (work->in_count < 3 && !is_narrow(&work->out_types[0])) return;
+	hr__each_range(work, hr__dims_count(dims) / finishing.columns, hr__grain_of(HR__GRAIN, finishing.columns), finish_range, &finishing);
+}
+
 HR__RUN(matmul)
 {
 	int64_t panel;
 	hr__work wide = *work;
-	struct matmul matmul = { .work = &wide, .is_f32 = work->out_types[0].dtype == HR_DTYPE_FLOAT32 };
-	uint64_t bytes = hr__type_bytes(&work->out_types[0]);
-	if (bytes == 0) return;
-	for (uint32_t i = 0; i < work->in_count; i++) hr__widen(&wide, i); /* the host multiplies float32 */
-	matmul.kernel = hr__tile_kernel_for(work->out_types[0].dtype, &panel);
+	struct matmul matmul = { .work = &wide, .is_f32 = work->out_types[0].dtype != HR_DTYPE_FLOAT64 };
+	if (hr__dims_count(&work->out_types[0].dims) == 0) return;
+	widen(&wide);
+	matmul.kernel = hr__tile_kernel_for(wide.out_types[0].dtype, &panel);
 	product_make(wide.in_types, wide.out_types, wide.attrs, panel, &matmul.product);
-	if (matmul.product.depth == 0) memset(work->out[0], 0, bytes);
+	if (matmul.product.depth == 0) memset(wide.out[0], 0, hr__type_bytes(&wide.out_types[0]));
 	else if (matmul.product.batch == 1) run_one(&matmul);
 	else hr__team_run(work->team, (uint32_t)slots_of(&matmul.product), run_slot, &matmul);
+	finish(work, wide.out[0]);
 }
 
 /* ---- gradients ---- */
@@ -401,21 +471,28 @@ static hr_value as_matrix(hr_value value, const hr__dims *dims)
 	return hr_reshape(value, HR_DIMS(rows, columns));
 }
 
-/* y = a b: da = dy b^T. For a^T: b dy^T. */
+static hr_value product_of(hr_value a, bool transpose_a, hr_value b, bool transpose_b, hr_dtype dtype)
+{
+	hr__attrs attrs = { .transpose_a = transpose_a, .transpose_b = transpose_b, .dtype = dtype };
+	return hr__call_one(HR__OP_MATMUL, (const hr_value[]){ a, b }, 2, &attrs);
+}
+
+/* y = a b: da = dy b^T. For a^T: b dy^T. Of the dtype of a. */
 static hr_value gradient_of_a(const hr__backward *backward)
 {
 	const hr__attrs *attrs = backward->attrs;
 	hr_value grad = backward->grad_out[0], b = backward->in[1];
-	if (attrs->transpose_a) return hr_matmul_transposed(b, attrs->transpose_b, grad, true);
-	return hr_matmul_transposed(grad, false, b, !attrs->transpose_b);
+	hr_dtype dtype = backward->in_types[0].dtype;
+	if (attrs->transpose_a) return product_of(b, attrs->transpose_b, grad, true, dtype);
+	return product_of(grad, false, b, !attrs->transpose_b, dtype);
 }
 
-/* db = a^T dy. For b^T: dy^T a. */
+/* db = a^T dy. For b^T: dy^T a. Of float32, if b is bfloat16: b is the copy of a variable. */
 static hr_value gradient_of_b(const hr__backward *backward, hr_value grad, hr_value a)
 {
 	const hr__attrs *attrs = backward->attrs;
-	if (attrs->transpose_b) return hr_matmul_transposed(grad, true, a, attrs->transpose_a);
-	return hr_matmul_transposed(a, !attrs->transpose_a, grad, false);
+	if (attrs->transpose_b) return product_of(grad, true, a, attrs->transpose_a, 0);
+	return product_of(a, !attrs->transpose_a, grad, false, 0);
 }
 
 /* One b for a whole batch, as in a layer: its gradient is one product instead of a batch of products that are summed. */
@@ -442,15 +519,21 @@ static hr_status give_b(hr__backward *backward)
 	return hr__give(backward, 1, hr__sum_to(gradient_of_b(backward, backward->grad_out[0], backward->in[0]), &full, b));
 }
 
+static hr_status give_bias(hr__backward *backward)
+{
+	return hr__give(backward, 2, hr__sum_to(backward->grad_out[0], &backward->out_types[0].dims, &backward->in_types[2].dims));
+}
+
 /* The products of bfloat16 matrices have gradients that are such products too: the output's gradient is rounded first. */
 HR__GRADIENT(matmul)
 {
 	hr_value given = backward->grad_out[0];
-	bool narrow = is_narrow(&backward->in_types[0]);
+	bool narrow = is_narrow(&backward->in_types[0]) && hr_value_dtype(given) != HR_DTYPE_BFLOAT16;
 	if (narrow) backward->grad_out[0] = hr_value_keep(hr_cast(given, HR_DTYPE_BFLOAT16));
 	hr_status status = backward->grad_out[0].id ? HR_OK : hr_last_status();
 	if (!status && hr__wanted(backward, 0)) status = give_a(backward);
 	if (!status && hr__wanted(backward, 1)) status = give_b(backward);
+	if (!status && backward->in_count > 2 && hr__wanted(backward, 2)) status = give_bias(backward);
 	if (narrow) hr_value_release(backward->grad_out[0]);
 	backward->grad_out[0] = given;
 	return status;
@@ -458,13 +541,17 @@ HR__GRADIENT(matmul)
 
 /* ---- public calls ---- */
 
+hr_value hr__matmul_layer(hr_value x, hr_value w, hr_value b)
+{
+	return hr__call_one(HR__OP_MATMUL, (const hr_value[]){ x, w, b }, 3, &(hr__attrs){ .dtype = b.id ? hr_value_dtype(b) : 0 });
+}
+
 hr_value hr_matmul_transposed(hr_value a, bool transpose_a, hr_value b, bool transpose_b)
 {
-	hr__attrs attrs = { .transpose_a = transpose_a, .transpose_b = transpose_b };
-	return hr__call_one(HR__OP_MATMUL, (const hr_value[]){ a, b }, 2, &attrs);
+	return product_of(a, transpose_a, b, transpose_b, 0);
 }
 
 hr_value hr_matmul(hr_value a, hr_value b)
 {
-	return hr_matmul_transposed(a, false, b, false);
+	return product_of(a, false, b, false, 0);
 }

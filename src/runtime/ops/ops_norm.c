@@ -34,7 +34,7 @@ static hr_status need_columns(const hr__type *x, const hr__type *of, const char 
 	                hr__dims_text(&x->dims, left, sizeof left), hr__dims_text(&of->dims, right, sizeof right), name);
 }
 
-/* Inputs: x, gain, bias. Outputs: y, and mean and 1 / deviation of each row. */
+/* Inputs: x, gain, bias. Outputs: y, of the dtype of x or attrs.dtype, and mean and 1 / deviation of each row. */
 HR__INFER(layer_norm)
 {
 	(void)count;
@@ -45,15 +45,20 @@ HR__INFER(layer_norm)
 	if (!(attrs->a >= 0)) return hr__fail(HR_INVALID_ARGUMENT, "epsilon is %g; it is at least 0", attrs->a);
 	out[0] = in[0];
 	out[1] = out[2] = (hr__type){ in[0].dtype, without_last(&in[0].dims) };
-	return HR_OK;
+	if (!attrs->dtype || attrs->dtype == in[0].dtype) return HR_OK;
+	out[0].dtype = attrs->dtype;
+	if (attrs->dtype == HR_DTYPE_BFLOAT16 && in[0].dtype == HR_DTYPE_FLOAT32) return HR_OK;
+	return hr__fail(HR_INVALID_ARGUMENT, "the result of %s is to be %s; it is %s, or bfloat16 of float32", hr_dtype_text(in[0].dtype), hr_dtype_text(attrs->dtype),
+	                hr_dtype_text(in[0].dtype));
 }
 
-/* Inputs: the gradient of y, x, gain, mean, 1 / deviation. Outputs: the gradients of x, gain and bias. */
+/* Inputs: the gradient of y, which may be bfloat16, x, gain, mean, 1 / deviation. Outputs: the gradients of x, gain and bias. */
 HR__INFER(layer_norm_grad)
 {
 	(void)count, (void)attrs;
 	hr_status status = hr__need_rows(&in[1]);
-	if (status == HR_OK) status = hr__need_same_dtype(&in[1], &in[0]);
+	hr_dtype dtype;
+	if (status == HR_OK) status = hr__need_elements(&in[1], &in[0], &dtype);
 	if (status == HR_OK) status = hr__need_same_dims(&in[1], &in[0]);
 	if (status == HR_OK) status = need_columns(&in[1], &in[2], "gain");
 	for (int i = 3; i < 5 && status == HR_OK; i++) {
@@ -92,20 +97,33 @@ HR__INFER(layer_norm_grad)
 		return sum / (double)count;                                                                                             \
 	}                                                                                                                           \
                                                                                                                                 \
-	static void normalise_##name(const hr__work *work, int64_t row, int64_t count)                                              \
+	static void move_##name(const type *x, const type *gain, const type *bias, type *out, int64_t count, double mean, double scale) \
 	{                                                                                                                           \
-		const type *x = (const type *)work->in[0] + row * count, *gain = work->in[1], *bias = work->in[2];                      \
-		type *out = (type *)work->out[0] + row * count;                                                                         \
-		double mean = mean_##name(x, count), scale = 1 / sqrt(variance_##name(x, count, mean) + work->attrs->a);                \
-		((type *)work->out[1])[row] = (type)mean;                                                                               \
-		((type *)work->out[2])[row] = (type)scale;                                                                              \
 		HR__INDEPENDENT for (int64_t i = 0; i < count; i++) out[i] = (type)(((double)x[i] - mean) * scale) * gain[i] + bias[i]; \
 	}                                                                                                                           \
                                                                                                                                 \
-	/* With h = (x - mean) / deviation and g = dy gain: dx = (g - mean(g) - h mean(g h)) / deviation. */                        \
-	static void go_back_##name(const hr__work *work, int64_t row, int64_t count, double *of_gain, double *of_bias)              \
+	static void normalise_##name(const hr__work *work, int64_t row, int64_t count)                                              \
 	{                                                                                                                           \
-		const type *grad = (const type *)work->in[0] + row * count, *x = (const type *)work->in[1] + row * count;               \
+		const type *x = (const type *)work->in[0] + row * count, *gain = work->in[1], *bias = work->in[2];                      \
+		double mean = mean_##name(x, count), scale = 1 / sqrt(variance_##name(x, count, mean) + work->attrs->a);                \
+		((type *)work->out[1])[row] = (type)mean;                                                                               \
+		((type *)work->out[2])[row] = (type)scale;                                                                              \
+		if (work->out_types[0].dtype != HR_DTYPE_BFLOAT16) {                                                                    \
+			move_##name(x, gain, bias, (type *)work->out[0] + row * count, count, mean, scale);                                 \
+			return;                                                                                                             \
+		}                                                                                                                       \
+		for (int64_t i = 0; i < count; i += HR__PIECE) {                                                                        \
+			int64_t some = count - i < HR__PIECE ? count - i : HR__PIECE;                                                       \
+			type piece[HR__PIECE];                                                                                              \
+			move_##name(x + i, gain + i, bias + i, piece, some, mean, scale);                                                   \
+			hr__round_piece((const float *)piece, (uint16_t *)work->out[0] + row * count + i, some); /* of float32 alone */     \
+		}                                                                                                                       \
+	}                                                                                                                           \
+                                                                                                                                \
+	/* With h = (x - mean) / deviation and g = dy gain: dx = (g - mean(g) - h mean(g h)) / deviation. */                        \
+	static void go_back_##name(const hr__work *work, const type *grad, int64_t row, int64_t count, double *of_gain, double *of_bias) \
+	{                                                                                                                           \
+		const type *x = (const type *)work->in[1] + row * count;                                                                \
 		const type *gain = work->in[2], middle = ((const type *)work->in[3])[row], factor = ((const type *)work->in[4])[row];   \
 		type *out = (type *)work->out[0] + row * count;                                                                         \
 		double lanes[LANES] = { 0 }, by_h[LANES] = { 0 }, sum = 0, sum_by_h = 0;                                                \
@@ -138,7 +156,7 @@ FOR_TYPE(double, f64)
 
 static bool is_f32(const hr__work *work)
 {
-	return work->out_types[0].dtype == HR_DTYPE_FLOAT32;
+	return work->out_types[1].dtype == HR_DTYPE_FLOAT32;
 }
 
 static int64_t columns_of(const hr__type *type)
@@ -178,7 +196,8 @@ static int64_t blocks_of(const hr__type *x)
 HR__SCRATCH(layer_norm_grad)
 {
 	(void)out, (void)attrs;
-	return (uint64_t)(blocks_of(&in[1]) * 2 * columns_of(&in[1])) * sizeof(double);
+	uint64_t columns = (uint64_t)(blocks_of(&in[1]) * columns_of(&in[1]));
+	return 2 * columns * sizeof(double) + (in[0].dtype == HR_DTYPE_BFLOAT16 ? columns * sizeof(float) : 0);
 }
 
 static void block_part(void *context, uint32_t number)
@@ -188,10 +207,13 @@ static void block_part(void *context, uint32_t number)
 	int64_t rows = rows_of(x), columns = columns_of(x), each = (rows + blocks_of(x) - 1) / blocks_of(x);
 	int64_t begin = number * each, end = begin + each < rows ? begin + each : rows;
 	double *of_gain = (double *)work->scratch + number * 2 * columns, *of_bias = of_gain + columns;
+	float *wide = (float *)((double *)work->scratch + blocks_of(x) * 2 * columns) + number * columns; /* a row of the gradient, if it is bfloat16 */
+	bool narrow = work->in_types[0].dtype == HR_DTYPE_BFLOAT16;
 	for (int64_t i = 0; i < 2 * columns; i++) of_gain[i] = 0;
 	for (int64_t row = begin; row < end; row++) {
-		if (is_f32(work)) go_back_f32(work, row, columns, of_gain, of_bias);
-		else go_back_f64(work, row, columns, of_gain, of_bias);
+		if (narrow) hr__widen_piece((const uint16_t *)work->in[0] + row * columns, wide, columns);
+		if (is_f32(work)) go_back_f32(work, narrow ? wide : (const float *)work->in[0] + row * columns, row, columns, of_gain, of_bias);
+		else go_back_f64(work, (const double *)work->in[0] + row * columns, row, columns, of_gain, of_bias);
 	}
 }
 
@@ -236,11 +258,16 @@ HR__GRADIENT(layer_norm)
 
 /* ---- public calls ---- */
 
-hr_value hr_layer_norm(hr_value x, hr_value gain, hr_value bias, double epsilon)
+hr_value hr__layer_norm_to(hr_dtype dtype, hr_value x, hr_value gain, hr_value bias, double epsilon)
 {
 	hr_value outs[3];
-	hr__call(HR__OP_LAYER_NORM, (const hr_value[]){ x, gain, bias }, 3, &(hr__attrs){ .a = epsilon }, outs);
+	hr__call(HR__OP_LAYER_NORM, (const hr_value[]){ x, gain, bias }, 3, &(hr__attrs){ .a = epsilon, .dtype = dtype }, outs);
 	hr_value_release(outs[1]);
 	hr_value_release(outs[2]);
 	return outs[0];
+}
+
+hr_value hr_layer_norm(hr_value x, hr_value gain, hr_value bias, double epsilon)
+{
+	return hr__layer_norm_to(0, x, gain, bias, epsilon);
 }

@@ -13,6 +13,7 @@
 
 #include "core/base/assert.h"
 #include "core/base/status.h"
+#include "runtime/kernels/bfloat16.h"
 #include "runtime/ops/ops.h"
 
 #define COLUMNS 64
@@ -61,9 +62,9 @@ HR__INFER(sum_to)
 {
 	(void)count;
 	hr__dims both;
-	hr_status status = hr__need_number(&in[0]);
+	hr_status status = hr__need_element(&in[0]);
 	if (status != HR_OK) return status;
-	*out = (hr__type){ in[0].dtype, attrs->dims };
+	*out = (hr__type){ hr__computed_in(&in[0]), attrs->dims };
 	if (!hr__dims_broadcast(&in[0].dims, &attrs->dims, &both)) return hr__misfit(&in[0].dims, &attrs->dims);
 	if (hr__dims_equal(&both, &in[0].dims)) return HR_OK;
 	char from[HR__DIMS_TEXT], to[HR__DIMS_TEXT];
@@ -86,24 +87,24 @@ typedef void (*partial)(const void *from, int64_t many, int64_t step, int64_t co
 #define SUM(a, b) ((a) + (b))
 #define MAX(a, b) ((b) > (a) || (b) != (b) ? (b) : (a)) /* NaN wins */
 
-#define PARTIAL(name, type, field, first, JOIN)                                                      \
-	static void name##_along(const type *x, int64_t many, total *totals)                             \
+#define PARTIAL(name, element, type, VALUE, field, first, JOIN)                                                      \
+	static void name##_along(const element *x, int64_t many, total *totals)                             \
 	{                                                                                                \
 		for (int64_t at = 0; at < many; at += CHUNK) {                                               \
 			int64_t count = many - at < CHUNK ? many - at : CHUNK, i = 0;                            \
 			type lanes[LANES];                                                                       \
 			for (int k = 0; k < LANES; k++) lanes[k] = first;                                        \
 			for (; i + LANES <= count; i += LANES) {                                                 \
-				for (int k = 0; k < LANES; k++) lanes[k] = (type)JOIN(lanes[k], x[at + i + k]);      \
+				for (int k = 0; k < LANES; k++) lanes[k] = (type)JOIN(lanes[k], VALUE(x[at + i + k]));      \
 			}                                                                                        \
-			for (int k = 0; i < count; i++, k++) lanes[k] = (type)JOIN(lanes[k], x[at + i]);         \
+			for (int k = 0; i < count; i++, k++) lanes[k] = (type)JOIN(lanes[k], VALUE(x[at + i]));         \
 			for (int k = 0; k < LANES; k++) totals->field = JOIN(totals->field, lanes[k]);           \
 		}                                                                                            \
 	}                                                                                                \
                                                                                                      \
 	static void name(const void *from, int64_t many, int64_t step, int64_t columns, total *totals)   \
 	{                                                                                                \
-		const type *x = from;                                                                        \
+		const element *x = from;                                                                        \
 		for (int64_t c = 0; c < columns; c++) totals[c].field = first;                               \
 		if (step == 1) {                                                                             \
 			name##_along(x, many, totals);                                                           \
@@ -114,25 +115,26 @@ typedef void (*partial)(const void *from, int64_t many, int64_t step, int64_t co
 			type lanes[COLUMNS];                                                                     \
 			for (int64_t c = 0; c < columns; c++) lanes[c] = first;                                  \
 			for (int64_t i = at; i < at + count; i++) {                                              \
-				const type *row = x + i * step;                                                      \
-				for (int64_t c = 0; c < columns; c++) lanes[c] = (type)JOIN(lanes[c], row[c]);       \
+				const element *row = x + i * step;                                                      \
+				for (int64_t c = 0; c < columns; c++) lanes[c] = (type)JOIN(lanes[c], VALUE(row[c]));       \
 			}                                                                                        \
 			for (int64_t c = 0; c < columns; c++) totals[c].field = JOIN(totals[c].field, lanes[c]); \
 		}                                                                                            \
 	}
 
 /* Sums of integers wrap around, computed as unsigned, for which that is defined. */
-PARTIAL(sum_f32, float, real, 0, SUM)
-PARTIAL(sum_f64, double, real, 0, SUM)
-PARTIAL(sum_u32, uint32_t, whole, 0, SUM)
-PARTIAL(sum_u64, uint64_t, whole, 0, SUM)
-PARTIAL(sum_u8, uint8_t, whole, 0, SUM)
+PARTIAL(sum_f32, float, float, , real, 0, SUM)
+PARTIAL(sum_b16, hr__bfloat16, float, hr__bfloat16_to_f32, real, 0, SUM)
+PARTIAL(sum_f64, double, double, , real, 0, SUM)
+PARTIAL(sum_u32, uint32_t, uint32_t, , whole, 0, SUM)
+PARTIAL(sum_u64, uint64_t, uint64_t, , whole, 0, SUM)
+PARTIAL(sum_u8, uint8_t, uint8_t, , whole, 0, SUM)
 /* The maximum of nothing is the smallest value of the dtype. */
-PARTIAL(max_f32, float, real, -INFINITY, MAX)
-PARTIAL(max_f64, double, real, -INFINITY, MAX)
-PARTIAL(max_i32, int32_t, largest, INT32_MIN, MAX)
-PARTIAL(max_i64, int64_t, largest, INT64_MIN, MAX)
-PARTIAL(max_u8, uint8_t, largest, 0, MAX)
+PARTIAL(max_f32, float, float, , real, -INFINITY, MAX)
+PARTIAL(max_f64, double, double, , real, -INFINITY, MAX)
+PARTIAL(max_i32, int32_t, int32_t, , largest, INT32_MIN, MAX)
+PARTIAL(max_i64, int64_t, int64_t, , largest, INT64_MIN, MAX)
+PARTIAL(max_u8, uint8_t, uint8_t, , largest, 0, MAX)
 
 /* ---- reductions ---- */
 
@@ -154,6 +156,7 @@ static partial loop_for(hr_dtype dtype, bool is_max)
 	case HR_DTYPE_FLOAT64: return is_max ? max_f64 : sum_f64;
 	case HR_DTYPE_INT32: return is_max ? max_i32 : sum_u32;
 	case HR_DTYPE_INT64: return is_max ? max_i64 : sum_u64;
+	case HR_DTYPE_BFLOAT16: return sum_b16;
 	default: return is_max ? max_u8 : sum_u8;
 	}
 }
@@ -187,7 +190,7 @@ static uint64_t scratch_of(const struct reduction *reduction)
 
 static void join(const struct reduction *reduction, total *into, const total *other)
 {
-	bool real = hr__dtype_is_float(reduction->dtype);
+	bool real = hr__dtype_is_float(hr__gradient_dtype(reduction->dtype));
 	if (!reduction->is_max && real) into->real += other->real;
 	else if (!reduction->is_max) into->whole += other->whole;
 	else if (real) into->real = MAX(into->real, other->real);
@@ -201,6 +204,7 @@ static void finish(const struct reduction *reduction, int64_t at, const total *o
 	double real = reduction->is_mean ? of->real / (double)reduction->many : of->real;
 	/* Integer sums and maxima are read through the same member: the low bits are the same. */
 	switch (reduction->dtype) {
+	case HR_DTYPE_BFLOAT16: /* its sums are float32 */
 	case HR_DTYPE_FLOAT32: ((float *)out)[at] = (float)real; break;
 	case HR_DTYPE_FLOAT64: ((double *)out)[at] = real; break;
 	case HR_DTYPE_INT32: ((uint32_t *)out)[at] = (uint32_t)of->whole; break;

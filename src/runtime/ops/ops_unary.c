@@ -9,14 +9,21 @@ HR__INFER(unary_number)
 {
 	(void)count, (void)attrs;
 	*out = in[0];
-	return hr__need_number(&in[0]);
+	return hr__need_element(&in[0]);
 }
 
 HR__INFER(unary_float)
 {
 	(void)count, (void)attrs;
 	*out = in[0];
-	return hr__need_float(&in[0]);
+	return hr__need_real(&in[0]);
+}
+
+/* Runs of graphs make chains; programs do not. */
+HR__INFER(chain)
+{
+	(void)in, (void)count, (void)attrs, (void)out;
+	return hr__fail(HR_INVALID_ARGUMENT, "only graphs call it");
 }
 
 /* ---- loops ---- */
@@ -88,21 +95,37 @@ static void unary_range(void *context, int64_t begin, int64_t end)
 	unary->loop(unary->work->attrs, from + begin * unary->size, to + begin * unary->size, end - begin);
 }
 
+/* Elements of bfloat16. */
+static void narrow_range(void *context, int64_t begin, int64_t end)
+{
+	const struct unary *unary = context;
+	const char *from = unary->work->in[0];
+	char *to = unary->work->out[0];
+	float piece[HR__PIECE];
+	for (int64_t i = begin; i < end; i += HR__PIECE) {
+		int64_t count = end - i < HR__PIECE ? end - i : HR__PIECE;
+		hr__widen_piece(from + i * unary->size, piece, count);
+		unary->loop(unary->work->attrs, piece, piece, count);
+		hr__round_piece(piece, to + i * unary->size, count);
+	}
+}
+
 static void run_unary(hr__work *work, unary_loop loop, int64_t grain)
 {
 	struct unary unary = { work, loop, (int64_t)hr_dtype_size(work->out_types[0].dtype) };
-	hr__each_range(work, hr__dims_count(&work->out_types[0].dims), grain, unary_range, &unary);
+	bool narrow = work->out_types[0].dtype == HR_DTYPE_BFLOAT16;
+	hr__each_range(work, hr__dims_count(&work->out_types[0].dims), grain, narrow ? narrow_range : unary_range, &unary);
 }
 
 #define RUN_FLOATS(name, grain)                                                                         \
 	HR__RUN(name)                                                                                       \
 	{                                                                                                   \
-		run_unary(work, work->out_types[0].dtype == HR_DTYPE_FLOAT32 ? name##_f32 : name##_f64, grain); \
+		run_unary(work, work->out_types[0].dtype == HR_DTYPE_FLOAT64 ? name##_f64 : name##_f32, grain); \
 	}
 
 HR__RUN(neg)
 {
-	switch (work->out_types[0].dtype) {
+	switch (hr__computed_in(&work->out_types[0])) {
 	case HR_DTYPE_FLOAT32: run_unary(work, neg_f32, HR__GRAIN); break;
 	case HR_DTYPE_FLOAT64: run_unary(work, neg_f64, HR__GRAIN); break;
 	case HR_DTYPE_INT32: run_unary(work, neg_i32, HR__GRAIN); break;

@@ -211,6 +211,33 @@ template <int M> BOTH void store(void *to, int64_t at, const pack<T, M> &x)
 {
 	*(pack<T, M> *)((T *)to + at) = x;
 }
+
+// The same, of bfloat16 if [narrow]: programs for float32 compute it.
+template <int M> BOTH pack<T, M> load_as(const void *from, int64_t at, int narrow)
+{
+#if HR_DTYPE == 1
+	if (narrow) {
+		pack<uint16_t, M> x = *(const pack<uint16_t, M> *)((const uint16_t *)from + at);
+		pack<T, M> out;
+		for (int k = 0; k < M; k++) out.at[k] = hr__bfloat16_to_f32(x.at[k]);
+		return out;
+	}
+#endif
+	return load<M>(from, at);
+}
+
+template <int M> BOTH void store_as(void *to, int64_t at, const pack<T, M> &x, int narrow)
+{
+#if HR_DTYPE == 1
+	if (narrow) {
+		pack<uint16_t, M> out;
+		for (int k = 0; k < M; k++) out.at[k] = hr__bfloat16_of_f32(x.at[k]);
+		*(pack<uint16_t, M> *)((uint16_t *)to + at) = out;
+		return;
+	}
+#endif
+	store<M>(to, at, x);
+}
 #endif
 
 // Element [at] of int32 or int64 indices.

@@ -31,11 +31,24 @@ typedef struct hr__k_elements {
 	const void *a, *b;
 	void *out;
 	int64_t count;
-	int32_t rank;
+	int32_t rank, a_narrow, b_narrow, out_narrow; /* narrow: bfloat16, computed in float32 */
 	int64_t d[HR__K_RANK], a_step[HR__K_RANK], b_step[HR__K_RANK];
 	double factor, plus;
 	hr__k_faults faults;
 } hr__k_elements;
+
+/* Chains of elementwise ops: inputs, and numbers of its steps. */
+#define HR__K_INPUTS 8 /* HR__OP_INPUTS */
+#define HR__K_STEPS 8
+typedef struct hr__k_chain {
+	const void *in[HR__K_INPUTS];
+	void *out;
+	int64_t count;
+	int32_t rank;
+	int64_t d[HR__K_RANK], step[HR__K_INPUTS][HR__K_RANK];
+	double factor[HR__K_STEPS], plus[HR__K_STEPS]; /* of hr_scale; what dropout multiplies by */
+	uint64_t seed[HR__K_STEPS], below[HR__K_STEPS]; /* of dropout */
+} hr__k_chain;
 
 /* Offsets of items: rank dimensions of d items, [step] elements apart. */
 typedef struct hr__k_walk {
@@ -51,6 +64,7 @@ typedef struct hr__k_reduce {
 	int64_t outer, many, inner, blocks, each;
 	hr__k_walk kept, gone;
 	double divisor; /* of a mean */
+	int32_t narrow; /* the input is bfloat16 */
 } hr__k_reduce;
 
 /* The gradient of a maximum, along one dimension: [outer, many, inner]. */
@@ -65,7 +79,7 @@ typedef struct hr__k_rows {
 	const void *in, *labels, *grad;
 	void *out;
 	int64_t rows, length, period;
-	int32_t causal, wide_labels;
+	int32_t causal, wide_labels, narrow; /* narrow: bfloat16 logits, and gradients of them */
 	hr__k_faults faults;
 } hr__k_rows;
 
@@ -75,6 +89,7 @@ typedef struct hr__k_norm {
 	void *out, *out_mean, *out_scale, *of_gain, *of_bias, *partials;
 	int64_t rows, length, blocks, each;
 	double epsilon;
+	int32_t out_narrow, grad_narrow; /* bfloat16 */
 } hr__k_norm;
 
 /* Batch norm of [images, channels, inner]. [partials]: of blocks of [each] elements of a channel; [stats]: what is computed from them, for each channel. */
@@ -124,6 +139,13 @@ typedef struct hr__k_cast {
 	int64_t count;
 } hr__k_cast;
 
+/* [rows] of [columns], plus a bias (NULL: none); columns from there to [to_columns] become 0. */
+typedef struct hr__k_strip {
+	const void *from, *bias;
+	void *to;
+	int64_t rows, columns, to_columns, from_row, to_row;
+} hr__k_strip;
+
 /* Optimizers: the variable, its state, the gradient; the new contents. */
 typedef struct hr__k_update {
 	const void *in[4], *step;
@@ -142,6 +164,7 @@ typedef struct hr__k_random {
 	uint64_t seed, choices, below; /* words below it are dropped */
 	double low, high, before_high, scale;
 	int32_t even; /* elements can be read in packs of 4 */
+	int32_t in_narrow, out_narrow;
 } hr__k_random;
 
 /* Windows of size x size pixels, [stride] apart, of planes of height x width pixels; rows x columns of windows. */

@@ -1,4 +1,4 @@
-// elements.cuh - elementwise ops of one or two inputs, which are broadcast to the output.
+// elements.cuh - elementwise ops of one or two inputs (formulas.cuh), which are broadcast to the output.
 //
 // A thread computes N neighbours in the last dimension of the walk, or one where the rows or the addresses are not multiples of N: kernels <op>_n and
 // <op>_1. The output may be the memory of an input: a thread reads its elements before it writes them.
@@ -32,11 +32,12 @@ BOTH void find(const hr__k_elements &arg, int64_t at, int64_t &a, int64_t &b)
 	b += rest * arg.b_step[0];
 }
 
-template <int M> BOTH pack<T, M> get(const void *from, int64_t at, int64_t step)
+template <int M> BOTH pack<T, M> get(const void *from, int64_t at, int64_t step, int narrow)
 {
 	pack<T, M> out;
-	if (step) return *(const pack<T, M> *)((const T *)from + at);
-	for (int k = 0; k < M; k++) out.at[k] = ((const T *)from)[at];
+	if (step) return load_as<M>(from, at, narrow);
+	pack<T, 1> one = load_as<1>(from, at, narrow);
+	for (int k = 0; k < M; k++) out.at[k] = one.at[0];
 	return out;
 }
 
@@ -46,18 +47,18 @@ template <int M, class F> BOTH void each_two(const hr__k_elements &arg, F f)
 	for (STRIDES(i, arg.count / M)) {
 		int64_t a, b;
 		find(arg, i * M, a, b);
-		pack<T, M> x = get<M>(arg.a, a, arg.a_step[last]), y = get<M>(arg.b, b, arg.b_step[last]), out;
+		pack<T, M> x = get<M>(arg.a, a, arg.a_step[last], arg.a_narrow), y = get<M>(arg.b, b, arg.b_step[last], arg.b_narrow), out;
 		for (int k = 0; k < M; k++) out.at[k] = (T)f(x.at[k], y.at[k]);
-		*(pack<T, M> *)((T *)arg.out + i * M) = out;
+		store_as<M>(arg.out, i * M, out, arg.out_narrow);
 	}
 }
 
 template <int M, class F> BOTH void each_one(const hr__k_elements &arg, F f)
 {
 	for (STRIDES(i, arg.count / M)) {
-		pack<T, M> x = get<M>(arg.a, i * M, 1), out;
+		pack<T, M> x = load_as<M>(arg.a, i * M, arg.a_narrow), out;
 		for (int k = 0; k < M; k++) out.at[k] = (T)f(x.at[k]);
-		*(pack<T, M> *)((T *)arg.out + i * M) = out;
+		store_as<M>(arg.out, i * M, out, arg.out_narrow);
 	}
 }
 
@@ -69,25 +70,22 @@ template <int M, class F> BOTH void each_one(const hr__k_elements &arg, F f)
 	KERNEL(hr_##name##_1, hr__k_elements) { each_two<1>(arg, [&](T a, T b) { return expression; }); }
 
 #if IS_FLOAT
-TWO(add, a + b)
-TWO(sub, a - b)
-TWO(mul, a * b)
-TWO(div, a / b)
-TWO(maximum, a > b || a != a ? a : b) // NaN in a wins
-ONE(neg, -x)
-ONE(exp, exp(x))
-ONE(log, log(x))
-ONE(sqrt, sqrt(x))
-ONE(tanh, tanh(x))
-ONE(relu, x < 0 ? (T)0 : x) // NaN stays NaN
-ONE(scale, x * (T)arg.factor + (T)arg.plus)
-// x F(x), F(x) = (1 + erf(x / sqrt 2)) / 2. Its derivative is F(x) + x F'(x), F'(x) = exp(-x^2 / 2) / sqrt(2 pi).
-#define HALF_ROOT (T)0.70710678118654752440
-#define DENSITY (T)0.39894228040143267794
-ONE(gelu, (T)0.5 * x * (1 + erf(x * HALF_ROOT)))
-TWO(gelu_grad, b * ((T)0.5 * (1 + erf(a * HALF_ROOT)) + a * DENSITY * exp((T)-0.5 * a * a)))
-TWO(relu_grad, a > 0 ? b : (T)0)
-TWO(tanh_grad, b * (1 - a * a))
+TWO(add, of_add(a, b))
+TWO(sub, of_sub(a, b))
+TWO(mul, of_mul(a, b))
+TWO(div, of_div(a, b))
+TWO(maximum, of_maximum(a, b))
+ONE(neg, of_neg(x))
+ONE(exp, of_exp(x))
+ONE(log, of_log(x))
+ONE(sqrt, of_sqrt(x))
+ONE(tanh, of_tanh(x))
+ONE(relu, of_relu(x))
+ONE(scale, of_scale(x, arg.factor, arg.plus))
+ONE(gelu, of_gelu(x))
+TWO(gelu_grad, of_gelu_grad(a, b))
+TWO(relu_grad, of_relu_grad(a, b))
+TWO(tanh_grad, of_tanh_grad(a, b))
 #elif IS_INTEGER
 TWO(add, (U)a + (U)b)
 TWO(sub, (U)a - (U)b)

@@ -21,7 +21,7 @@ template <int GROUP, int M> BOTH void layer_norm(const hr__k_norm &arg)
 		for (int64_t i = MEMBER(GROUP) * M; i < arg.length; i += GROUP * M) {
 			pack<T, M> x = load<M>(arg.in, base + i), gain = load<M>(arg.gain, i), bias = load<M>(arg.bias, i);
 			for (int k = 0; k < M; k++) x.at[k] = (T)(((double)x.at[k] - mean) * scale) * gain.at[k] + bias.at[k];
-			store<M>(arg.out, base + i, x);
+			store_as<M>(arg.out, base + i, x, arg.out_narrow);
 		}
 		if (MEMBER(GROUP) == 0) {
 			((T *)arg.out_mean)[row] = (T)mean;
@@ -39,7 +39,7 @@ template <int GROUP, int M> BOTH void layer_norm_grad(const hr__k_norm &arg)
 		T middle = ((const T *)arg.mean)[row], factor = ((const T *)arg.scale)[row];
 		double sum = 0, sum_by_h = 0;
 		for (int64_t i = MEMBER(GROUP) * M; i < arg.length; i += GROUP * M) {
-			pack<T, M> x = load<M>(arg.in, base + i), grad = load<M>(arg.grad, base + i), gain = load<M>(arg.gain, i);
+			pack<T, M> x = load<M>(arg.in, base + i), grad = load_as<M>(arg.grad, base + i, arg.grad_narrow), gain = load<M>(arg.gain, i);
 			for (int k = 0; k < M; k++) {
 				double g = (double)(grad.at[k] * gain.at[k]);
 				sum += g;
@@ -48,7 +48,7 @@ template <int GROUP, int M> BOTH void layer_norm_grad(const hr__k_norm &arg)
 		}
 		T mean = (T)(group_sum<GROUP>(sum) / (double)arg.length), mean_by_h = (T)(group_sum<GROUP>(sum_by_h) / (double)arg.length);
 		for (int64_t i = MEMBER(GROUP) * M; i < arg.length; i += GROUP * M) {
-			pack<T, M> x = load<M>(arg.in, base + i), grad = load<M>(arg.grad, base + i), gain = load<M>(arg.gain, i);
+			pack<T, M> x = load<M>(arg.in, base + i), grad = load_as<M>(arg.grad, base + i, arg.grad_narrow), gain = load<M>(arg.gain, i);
 			for (int k = 0; k < M; k++) x.at[k] = factor * (grad.at[k] * gain.at[k] - mean - (x.at[k] - middle) * factor * mean_by_h);
 			store<M>(arg.out, base + i, x);
 		}
@@ -56,43 +56,60 @@ template <int GROUP, int M> BOTH void layer_norm_grad(const hr__k_norm &arg)
 }
 GROUP_KERNELS(layer_norm_grad, hr__k_norm, layer_norm_grad)
 
-// The gradients of gain and bias: sums over the rows of a block, 32 columns for each warp.
-KERNEL(hr_layer_norm_columns, hr__k_norm)
+// The gradients of gain and bias: sums over the rows of a block, M columns for each thread of a warp. The order of additions is the same for each M.
+template <int M> BOTH void layer_norm_columns(const hr__k_norm &arg)
 {
-	__shared__ double sums[BLOCK / WARP][2][WARP];
+	__shared__ double sums[BLOCK / WARP][2 * M][WARP];
 	int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-	int64_t chunks = (arg.length + WARP - 1) / WARP;
+	int64_t chunks = (arg.length + WARP * M - 1) / (WARP * M);
 	for (int64_t item = blockIdx.x; item < arg.blocks * chunks; item += gridDim.x) {
-		int64_t block = quotient(item, chunks), column = (item - block * chunks) * WARP + lane, begin = block * arg.each;
+		int64_t block = quotient(item, chunks), column = ((item - block * chunks) * WARP + lane) * M, begin = block * arg.each;
 		int64_t end = begin + arg.each < arg.rows ? begin + arg.each : arg.rows;
-		double of_gain = 0, of_bias = 0;
+		double of_gain[M] = { 0 }, of_bias[M] = { 0 };
 		if (column < arg.length) {
 #pragma unroll 4
 			for (int64_t row = begin + warp; row < end; row += BLOCK / WARP) {
-				T grad = ((const T *)arg.grad)[row * arg.length + column], x = ((const T *)arg.in)[row * arg.length + column];
-				of_gain += (double)(grad * ((x - ((const T *)arg.mean)[row]) * ((const T *)arg.scale)[row]));
-				of_bias += (double)grad;
+				pack<T, M> grad = load_as<M>(arg.grad, row * arg.length + column, arg.grad_narrow), x = load<M>(arg.in, row * arg.length + column);
+				T mean = ((const T *)arg.mean)[row], scale = ((const T *)arg.scale)[row];
+				for (int k = 0; k < M; k++) {
+					of_gain[k] += (double)(grad.at[k] * ((x.at[k] - mean) * scale));
+					of_bias[k] += (double)grad.at[k];
+				}
 			}
 		}
-		sums[warp][0][lane] = of_gain;
-		sums[warp][1][lane] = of_bias;
+		for (int k = 0; k < M; k++) sums[warp][k][lane] = of_gain[k], sums[warp][M + k][lane] = of_bias[k];
 		__syncthreads();
-		if (warp == 0 && column < arg.length) {
-			for (int i = 1; i < BLOCK / WARP; i++) of_gain += sums[i][0][lane], of_bias += sums[i][1][lane];
-			((double *)arg.partials)[2 * block * arg.length + column] = of_gain;
-			((double *)arg.partials)[(2 * block + 1) * arg.length + column] = of_bias;
+		if (warp < 2 * M && column < arg.length) { // a warp for each column of the lanes, of gain and of bias
+			double sum = 0;
+			for (int i = 0; i < BLOCK / WARP; i++) sum += sums[i][warp][lane];
+			((double *)arg.partials)[(2 * block + warp / M) * arg.length + column + warp % M] = sum;
 		}
 		__syncthreads();
 	}
 }
+KERNEL(hr_layer_norm_columns_n, hr__k_norm) { layer_norm_columns<N>(arg); }
+KERNEL(hr_layer_norm_columns_1, hr__k_norm) { layer_norm_columns<1>(arg); }
 
+// A block for each 32 of the results, whose warps add the sums of every eighth block of rows.
 KERNEL(hr_layer_norm_join, hr__k_norm)
 {
-	for (STRIDES(i, 2 * arg.length)) {
+	__shared__ double sums[BLOCK / WARP][WARP];
+	int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+	for (int64_t first = (int64_t)blockIdx.x * WARP; first < 2 * arg.length; first += (int64_t)gridDim.x * WARP) {
+		int64_t i = first + lane;
 		double sum = 0;
-		for (int64_t block = 0; block < arg.blocks; block++) sum += ((const double *)arg.partials)[2 * block * arg.length + i];
-		if (i < arg.length) ((T *)arg.of_gain)[i] = (T)sum;
-		else ((T *)arg.of_bias)[i - arg.length] = (T)sum;
+		if (i < 2 * arg.length) {
+#pragma unroll 4
+			for (int64_t block = warp; block < arg.blocks; block += BLOCK / WARP) sum += ((const double *)arg.partials)[2 * block * arg.length + i];
+		}
+		sums[warp][lane] = sum;
+		__syncthreads();
+		if (warp == 0 && i < 2 * arg.length) {
+			for (int k = 1; k < BLOCK / WARP; k++) sum += sums[k][lane];
+			if (i < arg.length) ((T *)arg.of_gain)[i] = (T)sum;
+			else ((T *)arg.of_bias)[i - arg.length] = (T)sum;
+		}
+		__syncthreads();
 	}
 }
 

@@ -72,14 +72,17 @@ KERNEL(hr_dropout, hr__k_random)
 		hr__philox(arg.seed, (uint64_t)i, HR__RANDOM_DROPOUT, offset, words);
 		if (arg.even) {
 			for (int k = 0; k < 4; k += N) {
-				pack<T, N> x = load<N>(arg.in, 4 * i + k);
+				pack<T, N> x = load_as<N>(arg.in, 4 * i + k, arg.in_narrow);
 				for (int j = 0; j < N; j++) x.at[j] = words[k + j] >= arg.below ? x.at[j] * scale : (T)0;
-				store<N>(arg.out, 4 * i + k, x);
+				store_as<N>(arg.out, 4 * i + k, x, arg.out_narrow);
 			}
 			continue;
 		}
-		for (int k = 0; k < 4; k++)
-			if (4 * i + k < arg.count) ((T *)arg.out)[4 * i + k] = words[k] >= arg.below ? ((const T *)arg.in)[4 * i + k] * scale : (T)0;
+		for (int k = 0; k < 4 && 4 * i + k < arg.count; k++) {
+			pack<T, 1> x = load_as<1>(arg.in, 4 * i + k, arg.in_narrow);
+			x.at[0] = words[k] >= arg.below ? x.at[0] * scale : (T)0;
+			store_as<1>(arg.out, 4 * i + k, x, arg.out_narrow);
+		}
 	}
 }
 #else

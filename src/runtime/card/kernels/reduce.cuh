@@ -1,7 +1,7 @@
 // reduce.cuh - sums, means and maxima along dimensions.
 //
 //     rows      the reduced elements are neighbours: a group of threads for each result, and each block of its elements
-//     columns   the results are: a warp for each 32 of them, eight such warps add rows of a block of rows
+//     columns   the results are: a warp for each 32 or 32 N of them, eight such warps add rows of a block of rows
 //     join      joins the results of blocks
 //
 // Floats are added in double. How many blocks there are depends on the shape alone.
@@ -57,7 +57,7 @@ BOTH int64_t end_of(const hr__k_reduce &arg, int64_t begin)
 
 template <class J, int M> BOTH void add_pack(const hr__k_reduce &arg, int64_t at, typename J::A &all)
 {
-	pack<T, M> x = load<M>(arg.in, at);
+	pack<T, M> x = load_as<M>(arg.in, at, arg.narrow);
 	for (int k = 0; k < M; k++) all = J::join(all, (typename J::A)x.at[k]);
 }
 
@@ -85,21 +85,36 @@ template <class J, int GROUP, int M> BOTH void rows(const hr__k_reduce &arg)
 	}
 }
 
-template <class J> BOTH void columns(const hr__k_reduce &arg)
+// Rows [i, end) of M columns at [base]: several loads are under way.
+template <class J, int M> BOTH void add_rows(const hr__k_reduce &arg, int64_t base, int64_t i, int64_t end, typename J::A *all)
 {
-	__shared__ typename J::A sums[ROW_WARPS][WARP];
+	bool is_one = arg.gone.rank == 1;
+	int64_t step = arg.gone.step[0];
+#pragma unroll 4
+	for (; i < end; i += ROW_WARPS) {
+		pack<T, M> x = load_as<M>(arg.in, base + (is_one ? i * step : offset_of(arg.gone, i)), arg.narrow);
+		for (int k = 0; k < M; k++) all[k] = J::join(all[k], (typename J::A)x.at[k]);
+	}
+}
+
+// The order of additions is the same for each M.
+template <class J, int M> BOTH void columns(const hr__k_reduce &arg)
+{
+	__shared__ typename J::A sums[ROW_WARPS][M][WARP];
 	int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-	int64_t chunks = (arg.inner + WARP - 1) / WARP;
+	int64_t chunks = (arg.inner + WARP * M - 1) / (WARP * M);
 	for (int64_t item = blockIdx.x; item < arg.outer * arg.blocks * chunks; item += gridDim.x) {
-		int64_t row = quotient(item, chunks), column = (item - row * chunks) * WARP + lane, outer = quotient(row, arg.blocks);
+		int64_t row = quotient(item, chunks), column = ((item - row * chunks) * WARP + lane) * M, outer = quotient(row, arg.blocks);
 		int64_t begin = (row - outer * arg.blocks) * arg.each, end = end_of(arg, begin), base = offset_of(arg.kept, outer) + column;
-		typename J::A all = J::first();
-		if (column < arg.inner) add_elements<J, 1>(arg, base, begin + warp, end, ROW_WARPS, all);
-		sums[warp][lane] = all;
+		typename J::A all[M];
+		for (int k = 0; k < M; k++) all[k] = J::first();
+		if (column < arg.inner) add_rows<J, M>(arg, base, begin + warp, end, all);
+		for (int k = 0; k < M; k++) sums[warp][k][lane] = all[k];
 		__syncthreads();
-		if (warp == 0 && column < arg.inner) {
-			for (int i = 1; i < ROW_WARPS; i++) all = J::join(all, sums[i][lane]);
-			put<J>(arg, row * arg.inner + column, all);
+		if (warp < M) { // a warp joins each of the M columns of all lanes
+			typename J::A joined = sums[0][warp][lane];
+			for (int i = 1; i < ROW_WARPS; i++) joined = J::join(joined, sums[i][warp][lane]);
+			if (column < arg.inner) put<J>(arg, row * arg.inner + column + warp, joined);
 		}
 		__syncthreads();
 	}
@@ -120,7 +135,8 @@ template <class J> BOTH void join(const hr__k_reduce &arg)
 #define REDUCTION(name, J)                                                                       \
 	template <int GROUP, int M> BOTH void name##_rows(const hr__k_reduce &arg) { rows<J, GROUP, M>(arg); } \
 	GROUP_KERNELS(name, hr__k_reduce, name##_rows)                                               \
-	KERNEL(hr_##name##_columns, hr__k_reduce) { columns<J>(arg); }                               \
+	KERNEL(hr_##name##_columns_n, hr__k_reduce) { columns<J, N>(arg); }                          \
+	KERNEL(hr_##name##_columns_1, hr__k_reduce) { columns<J, 1>(arg); }                          \
 	KERNEL(hr_##name##_join, hr__k_reduce) { join<J>(arg); }
 REDUCTION(sum, sum_of)
 REDUCTION(max, max_of)
