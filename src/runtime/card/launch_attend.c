@@ -63,16 +63,11 @@ static hr_status launch_rows(const hr__launch *launch, const char *name, int64_t
 #define NARROW_THREADS 128
 #define COUNTED INT64_C(0x3fffffff) /* rows, in 32 bits */
 
-/* Whether the widths of heads fit. */
-static bool is_narrow(hr_dtype dtype, const hr__k_attend *of)
-{
-	return dtype == HR_DTYPE_BFLOAT16 && is_narrower(of, NARROW_WIDTH) && (of->width | of->value_width) % 8 == 0;
-}
-
 static bool fits_narrow(const hr__launch *launch, hr_dtype dtype, const hr__k_attend *of)
 {
 	uintptr_t bits = bits_of(of) | (uintptr_t)of->y | (uintptr_t)of->out;
-	return is_narrow(dtype, of) && bits % 16 == 0 && of->rows <= COUNTED && of->columns <= COUNTED && has_tensor_cores(launch);
+	bool even = bits % 16 == 0 && (of->width | of->value_width) % 8 == 0;
+	return dtype == HR_DTYPE_BFLOAT16 && is_narrower(of, NARROW_WIDTH) && even && of->rows <= COUNTED && of->columns <= COUNTED && has_tensor_cores(launch);
 }
 
 /* The kernel for heads of 64 or 128 numbers. */
@@ -128,17 +123,11 @@ HR__LAUNCH(attend)
 	return launch_tiles(launch, dtype, "hr_attend", of.rows, of.value_width, &of);
 }
 
-/* The sums, and behind them dy in bfloat16. */
-static uint64_t sums_bytes(const hr__k_attend *of, hr_dtype dtype)
-{
-	return (uint64_t)HR__UP(of->jobs * of->rows * (int64_t)hr_dtype_size(hr__gradient_dtype(dtype)), 16) * 16;
-}
-
 HR__WORKSPACE(attend_grad)
 {
 	hr__k_attend of = attend_of(in + 1, attrs);
 	(void)out;
-	return sums_bytes(&of, in[1].dtype) + (is_narrow(in[1].dtype, &of) ? hr__type_bytes(&in[4]) : 0);
+	return (uint64_t)(of.jobs * of.rows) * hr_dtype_size(hr__gradient_dtype(in[1].dtype));
 }
 
 HR__LAUNCH(attend_grad)
@@ -156,10 +145,7 @@ HR__LAUNCH(attend_grad)
 	of.dk = work->out[1];
 	of.dv = work->out[2];
 	of.sums = work->scratch;
-	if (fits_narrow(launch, dtype, &of)) {
-		of.narrow_dy = (char *)work->scratch + sums_bytes(&of, dtype);
-		return launch_narrow_grad(launch, &of);
-	}
+	if (fits_narrow(launch, dtype, &of)) return launch_narrow_grad(launch, &of);
 	hr__grid grid = hr__launch_grid(launch, of.jobs * of.rows * 32);
 	hr_status status = of.jobs > 0 && of.rows > 0 ? hr__launch_kernel(launch, HR__PROGRAM_ATTEND, dtype, "hr_attend_sums", &grid, &of) : HR_OK;
 	if (!status && fits_tensor_cores(launch, dtype, &of)) {

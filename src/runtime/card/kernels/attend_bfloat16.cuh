@@ -206,16 +206,8 @@ BOTH int keys_of_rows(const hr__k_attend &arg, int first, int count)
 	return keys_of(arg, (first + count < rows ? first + count : rows) - 1);
 }
 
-// Writes two neighbours.
-BOTH void write_two(float *to, float x, float y)
-{
-	pack<float, 2> two = { { x, y } };
-	*(pack<float, 2> *)to = two;
-}
-BOTH void write_two(uint16_t *to, float x, float y) { *(uint32_t *)to = narrow(x, y); }
-
 // Writes the warp's rows of a matrix like [like], times [factor].
-template <int D, class V> BOTH void write_rows(V *to, const narrow_matrix &like, int first, const narrow_sum<D> &of, float factor)
+template <int D> BOTH void write_rows(uint16_t *to, const narrow_matrix &like, int first, const narrow_sum<D> &of, float factor)
 {
 #pragma unroll
 	for (int m = 0; m < sizes<D>::PARTS; m++)
@@ -226,7 +218,7 @@ template <int D, class V> BOTH void write_rows(V *to, const narrow_matrix &like,
 #pragma unroll
 			for (int n = 0; n < sizes<D>::WIDE; n++)
 				if (n * 8 < like.width)
-					write_two(to + row * like.row + n * 8 + 2 * Q, of.at[m][n][2 * half] * factor, of.at[m][n][2 * half + 1] * factor);
+					*(uint32_t *)(to + row * like.row + n * 8 + 2 * Q) = narrow(of.at[m][n][2 * half] * factor, of.at[m][n][2 * half + 1] * factor);
 		}
 }
 
@@ -338,26 +330,19 @@ template <int D> BOTH void attend_rows(const hr__k_attend &arg, unsigned char *m
 
 // ---- backward ----
 
-// narrow_dy = dy, and sums: of dy y, for each row of each head. A group of D / 8 threads has a row of a head.
+// sums: of dy y, for each row of each head. A group of D / 8 threads has a row of a head.
 template <int D> BOTH void sum_rows(const hr__k_attend &arg)
 {
 	const int threads = sizes<D>::WIDE;
 	int64_t item = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / threads;
-	int member = threadIdx.x % threads;
 	int64_t row = quotient(item, arg.heads), head = item - row * arg.heads, batch = quotient(row, arg.rows);
-	int64_t at = row * arg.y_row + head * arg.value_width;
+	int member = threadIdx.x % threads;
 	bool is = item < arg.jobs * arg.rows;
-	const float *dy = (const float *)arg.dy + at;
-	const uint16_t *y = (const uint16_t *)arg.y + at;
-	uint16_t *to = (uint16_t *)arg.narrow_dy + at;
 	float sum = 0;
 	if (is && member * 8 < arg.value_width) {
-		pack<float, 4> a = *(const pack<float, 4> *)(dy + member * 8), b = *(const pack<float, 4> *)(dy + member * 8 + 4);
-		pack<uint32_t, 4> of_y = *(const pack<uint32_t, 4> *)(y + member * 8);
-		pack<uint32_t, 4> rounded = { { narrow(a.at[0], a.at[1]), narrow(a.at[2], a.at[3]), narrow(b.at[0], b.at[1]), narrow(b.at[2], b.at[3]) } };
-		*(pack<uint32_t, 4> *)(to + member * 8) = rounded;
-		for (int i = 0; i < 8; i++)
-			sum = madd(hr__bfloat16_to_f32((uint16_t)(of_y.at[i / 2] >> i % 2 * 16)), hr__bfloat16_to_f32((uint16_t)(rounded.at[i / 2] >> i % 2 * 16)), sum);
+		int64_t at = row * arg.y_row + head * arg.value_width + member * 8;
+		pack<uint16_t, 8> dy = *(const pack<uint16_t, 8> *)((const uint16_t *)arg.dy + at), y = *(const pack<uint16_t, 8> *)((const uint16_t *)arg.y + at);
+		for (int i = 0; i < 8; i++) sum = madd(hr__bfloat16_to_f32(dy.at[i]), hr__bfloat16_to_f32(y.at[i]), sum);
 	}
 	for (int k = threads / 2; k; k /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, k);
 	if (is && member == 0) ((float *)arg.sums)[(batch * arg.heads + head) * arg.rows + row - batch * arg.rows] = sum;
@@ -383,7 +368,7 @@ template <int D> BOTH void query_gradients(const hr__k_attend &arg, unsigned cha
 {
 	narrow_place place = place_of<D>(arg, arg.rows, true);
 	attend_offsets at = offsets_of(arg, place.number);
-	const narrow_matrix matrix_q = MATRIX_Q(arg.q), matrix_k = MATRIX_K(arg.k), matrix_v = MATRIX_V(arg.v), matrix_dy = MATRIX_Y(arg.narrow_dy);
+	const narrow_matrix matrix_q = MATRIX_Q(arg.q), matrix_k = MATRIX_K(arg.k), matrix_v = MATRIX_V(arg.v), matrix_dy = MATRIX_Y(arg.dy);
 	int row = place.first + FIRST_ROW, end = keys_of_rows(arg, place.first, sizes<D>::ROWS), warp_end = keys_of_rows(arg, row, sizes<D>::PARTS * 16);
 	float factor = (float)arg.scale * LOG2_E, logs[sizes<D>::PARTS][2], sums[sizes<D>::PARTS][2];
 	unsigned char *now = memory, *next = memory + 2 * TILE_BYTES;
@@ -436,7 +421,7 @@ template <int D> BOTH void query_gradients(const hr__k_attend &arg, unsigned cha
 		now = next;
 		next = other;
 	}
-	write_rows<D>((float *)arg.dq + at.q, matrix_q, place.first, sum, (float)arg.scale);
+	write_rows<D>((uint16_t *)arg.dq + at.q, matrix_q, place.first, sum, (float)arg.scale);
 }
 
 #define NUMBERS_BYTES (4 * THREADS) // logs and sums of a tile of rows
@@ -456,7 +441,7 @@ template <int D> BOTH void key_gradients(const hr__k_attend &arg, unsigned char 
 {
 	narrow_place place = place_of<D>(arg, arg.columns, false);
 	attend_offsets at = offsets_of(arg, place.number);
-	const narrow_matrix matrix_q = MATRIX_Q(arg.q), matrix_k = MATRIX_K(arg.k), matrix_v = MATRIX_V(arg.v), matrix_dy = MATRIX_Y(arg.narrow_dy);
+	const narrow_matrix matrix_q = MATRIX_Q(arg.q), matrix_k = MATRIX_K(arg.k), matrix_v = MATRIX_V(arg.v), matrix_dy = MATRIX_Y(arg.dy);
 	int rows = (int)arg.rows, more = (int)arg.columns - rows, key = place.first + FIRST_ROW;
 	int before = arg.causal ? place.first - more : 0, begin = before > 0 ? before / sizes<D>::OTHERS * sizes<D>::OTHERS : 0; // rows that use no key of the tile
 	float factor = (float)arg.scale * LOG2_E;
@@ -509,8 +494,8 @@ template <int D> BOTH void key_gradients(const hr__k_attend &arg, unsigned char 
 		numbers_now = numbers_next;
 		numbers_next = numbers_other;
 	}
-	write_rows<D>((float *)arg.dk + at.k, matrix_k, place.first, of_k, (float)arg.scale);
-	write_rows<D>((float *)arg.dv + at.v, matrix_v, place.first, of_v, 1);
+	write_rows<D>((uint16_t *)arg.dk + at.k, matrix_k, place.first, of_k, (float)arg.scale);
+	write_rows<D>((uint16_t *)arg.dv + at.v, matrix_v, place.first, of_v, 1);
 }
 
 #define NARROW_KERNELS(D)                                                              \
