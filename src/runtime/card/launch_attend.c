@@ -70,29 +70,19 @@ static bool fits_narrow(const hr__launch *launch, hr_dtype dtype, const hr__k_at
 	return dtype == HR_DTYPE_BFLOAT16 && is_narrower(of, NARROW_WIDTH) && even && of->rows <= COUNTED && of->columns <= COUNTED && has_tensor_cores(launch);
 }
 
-/* The kernel for heads of 64 or 128 numbers. */
-static const char *narrow_name(const hr__k_attend *of, const char *of_64, const char *of_128)
-{
-	return is_narrower(of, 64) ? of_64 : of_128;
-}
-
+/* There is a kernel for heads of up to 64 numbers, and one for up to 128. */
 static hr_status launch_narrow(const hr__launch *launch, const char *of_64, const char *of_128, int64_t rows, hr__k_attend *of)
 {
-	int64_t tile = is_narrower(of, 64) ? 128 : 64;
+	bool fits_64 = is_narrower(of, 64);
+	int64_t tile = fits_64 ? 128 : 64;
 	if (rows == 0 || of->jobs == 0) return HR_OK;
 	hr__grid grid = { .x = (uint32_t)(HR__UP(rows, tile) * of->jobs), .y = 1, .z = 1, .threads = NARROW_THREADS };
-	return hr__launch_kernel(launch, HR__PROGRAM_ATTEND_BFLOAT16, HR_DTYPE_BFLOAT16, narrow_name(of, of_64, of_128), &grid, of);
+	return hr__launch_kernel(launch, HR__PROGRAM_ATTEND_BFLOAT16, HR_DTYPE_BFLOAT16, fits_64 ? of_64 : of_128, &grid, of);
 }
 
 static hr_status launch_narrow_grad(const hr__launch *launch, hr__k_attend *of)
 {
-	int64_t items = of->jobs * of->rows, threads = is_narrower(of, 64) ? 8 : 16; /* of a row */
-	hr__grid grid = { .x = (uint32_t)HR__UP(items * threads, HR__BLOCK), .y = 1, .z = 1, .threads = HR__BLOCK };
-	hr_status status = HR_OK;
-	if (items > 0)
-		status = hr__launch_kernel(launch, HR__PROGRAM_ATTEND_BFLOAT16, HR_DTYPE_BFLOAT16,
-		                           narrow_name(of, "hr_narrow_sums_64", "hr_narrow_sums_128"), &grid, of);
-	if (!status) status = launch_narrow(launch, "hr_narrow_queries_64", "hr_narrow_queries_128", of->rows, of);
+	hr_status status = launch_narrow(launch, "hr_narrow_queries_64", "hr_narrow_queries_128", of->rows, of);
 	return status ? status : launch_narrow(launch, "hr_narrow_keys_64", "hr_narrow_keys_128", of->columns, of);
 }
 
