@@ -400,8 +400,8 @@ HR__GRADIENT(attend)
 	hr_value outs[3], ins[6] = { in_dtype(backward->grad_out[0], dtype), backward->in[0], backward->in[1], backward->in[2], backward->out[0], backward->out[1] };
 	hr_status status = HR_OK;
 	hr__call(HR__OP_ATTEND_GRAD, ins, 6, backward->attrs, outs);
-	for (uint32_t i = 0; i < 3 && status == HR_OK; i++) {
-		if (hr__wanted(backward, i)) status = hr__give(backward, i, in_dtype(outs[i], of_gradients));
+	for (uint32_t i = 0; i < 3; i++) {
+		if (status == HR_OK && hr__wanted(backward, i)) status = hr__give(backward, i, in_dtype(outs[i], of_gradients));
 		else hr_value_release(outs[i]);
 	}
 	return status;
