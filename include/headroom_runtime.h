@@ -246,7 +246,7 @@ HR_API hr_value hr_dropout(hr_value x, double rate, uint64_t seed, hr_value offs
  * into [heads] equal parts, one for each head, as hr_dense returns them; with one head, a head is a matrix. [scale] is usually
  * 1 / sqrt(width / heads). causal: as in hr_causal_softmax, with keys as columns. For gradients q, k, v, the result and one number for
  * each row and head are kept. Of bfloat16 q, k and v the result is bfloat16; products are added in float32. A card with tensor cores
- * rounds weights, gradients of scores and the result's gradient to bfloat16 before it multiplies them; the host does not. */
+ * rounds weights and gradients of scores to bfloat16 before it multiplies them; the host does not. */
 HR_API hr_value hr_attend(hr_value q, hr_value k, hr_value v, int64_t heads, double scale, bool causal);
 /* (x - mean) / sqrt(variance + epsilon) * gain + bias, along the last dimension, which is the only one of gain and bias. */
 HR_API hr_value hr_layer_norm(hr_value x, hr_value gain, hr_value bias, double epsilon);

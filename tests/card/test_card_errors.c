@@ -214,6 +214,52 @@ static void test_each_call_that_fails_leaves_values_as_they_were(void)
 	leave(session);
 }
 
+/* Attention of bfloat16, and its gradients: 0, or the first failure. */
+static hr_status attend_and_go_back(hr_value x)
+{
+	hr_value by = HR_NO_VALUE;
+	CHECK_STATUS(HR_OK, hr_tape_begin());
+	hr_value narrow = hr_value_keep(hr_cast(x, HR_DTYPE_BFLOAT16));
+	hr_value y = hr_attend(narrow, narrow, narrow, 1, 1, true), sum = y.id ? hr_reduce_sum(hr_cast(y, F), HR_ALL_AXES, false) : y;
+	hr_status status = sum.id ? hr_gradients(sum, &x, 1, &by) : hr_last_status();
+	CHECK_STATUS(HR_OK, hr_tape_end());
+	hr_value_release(narrow);
+	hr_value_release(by);
+	return status;
+}
+
+static int64_t bytes_in_use(hr_allocator allocator)
+{
+	hr_stats stats;
+	hr_stats_init(&stats);
+	CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+	return stats.bytes_in_use;
+}
+
+static void test_calls_that_fail_in_attention_leave_nothing_behind(void)
+{
+	static const float zeros[16 * 8];
+	begin_on_stand_in();
+	hr_allocator allocator = fixture_allocator(fixture_device("GPU:0"), 0);
+	hr_session session = card_session("GPU:0", allocator);
+	CHECK_STATUS(HR_OK, hr_session_enter(session));
+	hr_value x = hr_value_keep(hr_constant(F, HR_DIMS(16, 8), zeros));
+	CHECK_STATUS(HR_OK, attend_and_go_back(x)); /* programs are loaded */
+	int64_t before = bytes_in_use(allocator);
+	unsigned long long nth = 1;
+	for (bool failed = true; failed; nth++) {
+		fake.fail_nth(nth, HR__CUDA_ERROR_NOT_SUPPORTED);
+		hr_status status = attend_and_go_back(x);
+		failed = fake.failed()[0] != 0;
+		fake.fail_nth(0, 0);
+		CHECK(failed || !status);
+		CHECK_EQ(bytes_in_use(allocator), before);
+	}
+	CHECK_GT(nth, 12);
+	hr_value_release(x);
+	leave(session);
+}
+
 static hr_status open_and_compute(void)
 {
 	hr_session session;
@@ -306,4 +352,5 @@ static void test_errors_of_kernels_do_not_reach_variables(void)
 TEST_MAIN(T(test_without_nvrtc_the_host_computes), T(test_without_cublaslt_the_host_multiplies), T(test_an_old_card_leaves_ops_to_the_host), T(test_a_program_that_does_not_compile_is_named),
           T(test_a_cache_that_cannot_be_written_is_not_needed), T(test_a_damaged_cache_is_replaced),
           T_WITHIN(test_each_call_that_fails_leaves_values_as_they_were, 120), T_WITHIN(test_each_call_of_the_first_op_can_fail, 120),
+          T_WITHIN(test_calls_that_fail_in_attention_leave_nothing_behind, 120),
           T(test_errors_of_kernels_do_not_reach_variables))

@@ -313,7 +313,7 @@ static void fetch_wide(hr_value value, float *out, size_t bytes)
 	hr_value_release(wide);
 }
 
-/* The result of bfloat16 is bfloat16, and its gradients those of the numbers that it was rounded from, in float32. All keys have one weight here. */
+/* The result of bfloat16 is bfloat16, and its gradients those of the numbers that it was rounded from, rounded. All keys have one weight here. */
 static void test_attention_of_bfloat16_is_bfloat16(void)
 {
 	const float v[] = { 1, 2, 2, 4, 3, 9 };
@@ -335,7 +335,7 @@ static void test_attention_of_bfloat16_is_bfloat16(void)
 	for (int i = 0; i < 3; i++) CHECK_EQ(hr_value_dtype(by[i]), HR_DTYPE_FLOAT32);
 	CHECK_STATUS(HR_OK, hr_value_fetch(by[2], got, sizeof got));
 	for (int i = 0; i < 6; i++)
-		CHECK(fabs((double)got[i] - ((double[]){ 11, 5, 2 })[i / 2] / 6) < 1e-6); /* 1 + 1/2 + 1/3, 1/2 + 1/3, 1/3 */
+		CHECK(fabs((double)got[i] - ((double[]){ 11, 5, 2 })[i / 2] / 6) < 0.01); /* 1 + 1/2 + 1/3, 1/2 + 1/3, 1/3 */
 	for (int i = 0; i < 3; i++) hr_value_release(by[i]);
 	hr_value_release(y);
 	hr_value_release(q);

@@ -63,41 +63,26 @@ static hr_status launch_rows(const hr__launch *launch, const char *name, int64_t
 #define NARROW_THREADS 128
 #define COUNTED INT64_C(0x3fffffff) /* rows, in 32 bits */
 
-/* Whether the widths of heads fit. */
-static bool is_narrow(hr_dtype dtype, const hr__k_attend *of)
-{
-	return dtype == HR_DTYPE_BFLOAT16 && is_narrower(of, NARROW_WIDTH) && (of->width | of->value_width) % 8 == 0;
-}
-
 static bool fits_narrow(const hr__launch *launch, hr_dtype dtype, const hr__k_attend *of)
 {
 	uintptr_t bits = bits_of(of) | (uintptr_t)of->y | (uintptr_t)of->out;
-	return is_narrow(dtype, of) && bits % 16 == 0 && of->rows <= COUNTED && of->columns <= COUNTED && has_tensor_cores(launch);
+	bool even = bits % 16 == 0 && (of->width | of->value_width) % 8 == 0;
+	return dtype == HR_DTYPE_BFLOAT16 && is_narrower(of, NARROW_WIDTH) && even && of->rows <= COUNTED && of->columns <= COUNTED && has_tensor_cores(launch);
 }
 
-/* The kernel for heads of 64 or 128 numbers. */
-static const char *narrow_name(const hr__k_attend *of, const char *of_64, const char *of_128)
-{
-	return is_narrower(of, 64) ? of_64 : of_128;
-}
-
+/* There is a kernel for heads of up to 64 numbers, and one for up to 128. */
 static hr_status launch_narrow(const hr__launch *launch, const char *of_64, const char *of_128, int64_t rows, hr__k_attend *of)
 {
-	int64_t tile = is_narrower(of, 64) ? 128 : 64;
+	bool fits_64 = is_narrower(of, 64);
+	int64_t tile = fits_64 ? 128 : 64;
 	if (rows == 0 || of->jobs == 0) return HR_OK;
 	hr__grid grid = { .x = (uint32_t)(HR__UP(rows, tile) * of->jobs), .y = 1, .z = 1, .threads = NARROW_THREADS };
-	return hr__launch_kernel(launch, HR__PROGRAM_ATTEND_BFLOAT16, HR_DTYPE_BFLOAT16, narrow_name(of, of_64, of_128), &grid, of);
+	return hr__launch_kernel(launch, HR__PROGRAM_ATTEND_BFLOAT16, HR_DTYPE_BFLOAT16, fits_64 ? of_64 : of_128, &grid, of);
 }
 
 static hr_status launch_narrow_grad(const hr__launch *launch, hr__k_attend *of)
 {
-	int64_t items = of->jobs * of->rows, threads = is_narrower(of, 64) ? 8 : 16; /* of a row */
-	hr__grid grid = { .x = (uint32_t)HR__UP(items * threads, HR__BLOCK), .y = 1, .z = 1, .threads = HR__BLOCK };
-	hr_status status = HR_OK;
-	if (items > 0)
-		status = hr__launch_kernel(launch, HR__PROGRAM_ATTEND_BFLOAT16, HR_DTYPE_BFLOAT16,
-		                           narrow_name(of, "hr_narrow_sums_64", "hr_narrow_sums_128"), &grid, of);
-	if (!status) status = launch_narrow(launch, "hr_narrow_queries_64", "hr_narrow_queries_128", of->rows, of);
+	hr_status status = launch_narrow(launch, "hr_narrow_queries_64", "hr_narrow_queries_128", of->rows, of);
 	return status ? status : launch_narrow(launch, "hr_narrow_keys_64", "hr_narrow_keys_128", of->columns, of);
 }
 
@@ -128,17 +113,11 @@ HR__LAUNCH(attend)
 	return launch_tiles(launch, dtype, "hr_attend", of.rows, of.value_width, &of);
 }
 
-/* The sums, and behind them dy in bfloat16. */
-static uint64_t sums_bytes(const hr__k_attend *of, hr_dtype dtype)
-{
-	return (uint64_t)HR__UP(of->jobs * of->rows * (int64_t)hr_dtype_size(hr__gradient_dtype(dtype)), 16) * 16;
-}
-
 HR__WORKSPACE(attend_grad)
 {
 	hr__k_attend of = attend_of(in + 1, attrs);
 	(void)out;
-	return sums_bytes(&of, in[1].dtype) + (is_narrow(in[1].dtype, &of) ? hr__type_bytes(&in[4]) : 0);
+	return (uint64_t)(of.jobs * of.rows) * hr_dtype_size(hr__gradient_dtype(in[1].dtype));
 }
 
 HR__LAUNCH(attend_grad)
@@ -156,10 +135,7 @@ HR__LAUNCH(attend_grad)
 	of.dk = work->out[1];
 	of.dv = work->out[2];
 	of.sums = work->scratch;
-	if (fits_narrow(launch, dtype, &of)) {
-		of.narrow_dy = (char *)work->scratch + sums_bytes(&of, dtype);
-		return launch_narrow_grad(launch, &of);
-	}
+	if (fits_narrow(launch, dtype, &of)) return launch_narrow_grad(launch, &of);
 	hr__grid grid = hr__launch_grid(launch, of.jobs * of.rows * 32);
 	hr_status status = of.jobs > 0 && of.rows > 0 ? hr__launch_kernel(launch, HR__PROGRAM_ATTEND, dtype, "hr_attend_sums", &grid, &of) : HR_OK;
 	if (!status && fits_tensor_cores(launch, dtype, &of)) {

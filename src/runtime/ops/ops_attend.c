@@ -11,7 +11,7 @@
  * transposed. Forward, a part is BLOCK_ROWS rows of a head. Backward, a part is a head, and goes over blocks of keys and of rows: so each
  * gradient is added up in one order. The number of parts that have scratch memory is bounded; blocks are divided by shape alone.
  *
- * Of bfloat16 q, k and v the output is bfloat16; its gradient, theirs and the logarithms are float32. The host computes in float32, on copies. */
+ * Of bfloat16 q, k and v all is bfloat16 but the logarithms, which are float32. The host computes in float32, on copies. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -102,13 +102,12 @@ HR__INFER(attend_grad)
 	hr_status status = check_inputs(in + 1, attrs);
 	if (status) return status;
 	output_types(in + 1, attrs, types);
-	hr__type of_y = { types[1].dtype, types[0].dims };
-	const hr__type *given[] = { &in[0], &in[4], &in[5] }, *wanted[] = { &of_y, &types[0], &types[1] };
+	const hr__type *given[] = { &in[0], &in[4], &in[5] }, *wanted[] = { &types[0], &types[0], &types[1] };
 	for (int i = 0; i < 3 && !status; i++) {
 		status = hr__need_same_dtype(wanted[i], given[i]);
 		if (!status) status = hr__need_same_dims(wanted[i], given[i]);
 	}
-	for (int i = 0; i < 3; i++) out[i] = (hr__type){ types[1].dtype, in[1 + i].dims };
+	for (int i = 0; i < 3; i++) out[i] = in[1 + i];
 	return status;
 }
 
@@ -270,8 +269,7 @@ HR__SCRATCH(attend)
 HR__SCRATCH(attend_grad)
 {
 	struct attention of = attention_of(in + 1, attrs);
-	(void)out;
-	return scratch_bytes(&of, true) + wide_bytes(in, 6);
+	return scratch_bytes(&of, true) + wide_bytes(in, 6) + wide_bytes(out, 3);
 }
 
 /* ---- kernels ---- */
@@ -338,18 +336,26 @@ static void attend(hr__work *work)
 	else hr__team_run(work->team, (uint32_t)least(jobs_of(&of, false), SLOTS), attend_slot, &of);
 }
 
-HR__RUN(attend)
+/* Calls [run] with float32 copies of what is bfloat16. */
+static void run_wide(hr__work *work, void (*run)(hr__work *work))
 {
 	hr__work wide = *work;
-	uint64_t bytes = hr__wide_bytes(&work->out_types[0]);
-	for (uint32_t i = 0; i < 3; i++) hr__widen(&wide, i);
-	wide.out_types[0].dtype = wide.in_types[0].dtype;
-	if (bytes > 0) {
-		wide.out[0] = wide.scratch;
+	for (uint32_t i = 0; i < work->in_count; i++) hr__widen(&wide, i);
+	for (uint32_t i = 0; i < work->out_count; i++) {
+		uint64_t bytes = hr__wide_bytes(&work->out_types[i]);
+		wide.out_types[i].dtype = hr__gradient_dtype(work->out_types[i].dtype);
+		if (bytes == 0) continue;
+		wide.out[i] = wide.scratch;
 		wide.scratch = (char *)wide.scratch + bytes;
 	}
-	attend(&wide);
-	if (bytes > 0) hr__narrow(work, wide.out[0], hr__dims_count(&work->out_types[0].dims), work->out[0]);
+	run(&wide);
+	for (uint32_t i = 0; i < work->out_count; i++)
+		if (wide.out[i] != work->out[i]) hr__narrow(work, wide.out[i], hr__dims_count(&work->out_types[i].dims), work->out[i]);
+}
+
+HR__RUN(attend)
+{
+	run_wide(work, attend);
 }
 
 static void go_back_slot(void *context, uint32_t slot)
@@ -365,27 +371,37 @@ static void go_back_slot(void *context, uint32_t slot)
 	}
 }
 
-HR__RUN(attend_grad)
+static void go_back(hr__work *work)
 {
-	hr__work wide = *work;
-	for (uint32_t i = 0; i < 6; i++) hr__widen(&wide, i);
-	struct attention of = attention_of(wide.in_types + 1, wide.attrs);
-	add_kernel(&of, &wide);
+	struct attention of = attention_of(work->in_types + 1, work->attrs);
+	add_kernel(&of, work);
 	if (of.rows == 0 || of.columns == 0)
 		for (int i = 0; i < 3; i++) clear(work->out[i], &work->out_types[i]);
 	else hr__team_run(work->team, (uint32_t)least(jobs_of(&of, true), SLOTS), go_back_slot, &of);
 }
 
+HR__RUN(attend_grad)
+{
+	run_wide(work, go_back);
+}
+
 /* ---- gradients ---- */
+
+/* As matmul's, gradients of bfloat16 attention are computed from a rounded one. */
+static hr_value in_dtype(hr_value gradient, hr_dtype dtype)
+{
+	return gradient.id && hr_value_dtype(gradient) != dtype ? hr_cast(gradient, dtype) : gradient;
+}
 
 HR__GRADIENT(attend)
 {
+	hr_dtype dtype = backward->out_types[0].dtype;
 	if (!hr__wanted(backward, 0) && !hr__wanted(backward, 1) && !hr__wanted(backward, 2)) return HR_OK;
-	hr_value outs[3], ins[6] = { hr__wide_value(backward->grad_out[0]), backward->in[0], backward->in[1], backward->in[2], backward->out[0], backward->out[1] };
+	hr_value outs[3], ins[6] = { in_dtype(backward->grad_out[0], dtype), backward->in[0], backward->in[1], backward->in[2], backward->out[0], backward->out[1] };
 	hr_status status = HR_OK;
 	hr__call(HR__OP_ATTEND_GRAD, ins, 6, backward->attrs, outs);
-	for (uint32_t i = 0; i < 3 && status == HR_OK; i++) {
-		if (hr__wanted(backward, i)) status = hr__give(backward, i, outs[i]);
+	for (uint32_t i = 0; i < 3; i++) {
+		if (status == HR_OK && hr__wanted(backward, i)) status = hr__give(backward, i, outs[i]);
 		else hr_value_release(outs[i]);
 	}
 	return status;

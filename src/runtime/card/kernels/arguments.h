@@ -194,7 +194,7 @@ typedef struct hr__k_conv {
 /* Fused attention: see ops_attend.c. Rows of q, k, v and y are [row] numbers apart; a head has [width] of them. */
 typedef struct hr__k_attend {
 	const void *q, *k, *v, *y, *dy, *logs;
-	void *out, *out_logs, *sums, *narrow_dy, *dq, *dk, *dv; /* narrow_dy: dy in bfloat16 */
+	void *out, *out_logs, *sums, *dq, *dk, *dv;
 	int64_t heads, rows, columns, width, value_width, q_row, k_row, v_row, y_row, jobs;
 	int32_t causal;
 	int32_t even; /* rows can be read in packs of 16 bytes */

@@ -10,16 +10,16 @@
 #define R 4
 #endif
 
-// V: what is computed with. Of bfloat16, q, k, v and y are T; all else is V.
+// V: what is computed in, and what sums and logarithms are.
 #if HR_DTYPE == 7
 typedef float V;
 BOTH V wide(T x) { return hr__bfloat16_to_f32(x); }
-BOTH void set(T &to, V x) { to = hr__bfloat16_of_f32(x); }
+BOTH T fitting(V x) { return hr__bfloat16_of_f32(x); }
 #else
 typedef T V;
+BOTH V wide(T x) { return x; }
+BOTH T fitting(V x) { return x; }
 #endif
-BOTH V wide(V x) { return x; }
-BOTH void set(V &to, V x) { to = x; }
 
 #define SIDE 16
 #define TILE (SIDE * R)
@@ -34,8 +34,8 @@ struct alignas(16) attend_tiles {
 };
 
 // A matrix of [count] rows.
-template <class S> struct attend_matrix {
-	const S *at;
+struct attend_matrix {
+	const T *at;
 	int64_t row, count;
 };
 
@@ -43,7 +43,7 @@ template <class S> struct attend_matrix {
 #define THREAD_Y ((int)threadIdx.x / SIDE)
 
 // Numbers [k, k + DEEP) of rows [first, first + TILE), transposed.
-template <class S> BOTH void read_part(const attend_matrix<S> &of, int64_t first, int64_t k, int64_t depth, V (*to)[TILE + 4])
+BOTH void read_part(const attend_matrix &of, int64_t first, int64_t k, int64_t depth, V (*to)[TILE + 4])
 {
 	for (int i = threadIdx.x; i < TILE * DEEP; i += BLOCK) {
 		int64_t row = first + i / DEEP, column = k + i % DEEP;
@@ -52,8 +52,7 @@ template <class S> BOTH void read_part(const attend_matrix<S> &of, int64_t first
 }
 
 // out[i][j] = the product of row first_a + i of a and row first_b + j of b.
-template <class A, class B>
-BOTH void products(attend_tiles &tiles, const attend_matrix<A> &a, int64_t first_a, const attend_matrix<B> &b, int64_t first_b, int64_t depth, V (*out)[R])
+BOTH void products(attend_tiles &tiles, const attend_matrix &a, int64_t first_a, const attend_matrix &b, int64_t first_b, int64_t depth, V (*out)[R])
 {
 	for (int i = 0; i < R; i++)
 		for (int j = 0; j < R; j++) out[i][j] = 0;
@@ -74,8 +73,7 @@ BOTH void products(attend_tiles &tiles, const attend_matrix<A> &a, int64_t first
 }
 
 // to[i][j] += weights (rows of this tile by TILE others) times columns [column, column + TILE) of rows [first, first + TILE) of b.
-template <class S>
-BOTH void add_product(attend_tiles &tiles, const V (*weights)[R], const attend_matrix<S> &b, int64_t first, int64_t column, int64_t width, V (*to)[R])
+BOTH void add_product(attend_tiles &tiles, const V (*weights)[R], const attend_matrix &b, int64_t first, int64_t column, int64_t width, V (*to)[R])
 {
 	__syncthreads();
 	for (int i = 0; i < R; i++)
@@ -95,14 +93,13 @@ BOTH void add_product(attend_tiles &tiles, const V (*weights)[R], const attend_m
 	}
 }
 
-template <class S>
-BOTH void write_rows(S *to, int64_t row_step, int64_t first, int64_t count, int64_t column, int64_t width, const V (*of)[R])
+BOTH void write_rows(T *to, int64_t row_step, int64_t first, int64_t count, int64_t column, int64_t width, const V (*of)[R])
 {
 	for (int i = 0; i < R; i++) {
 		int64_t row = first + THREAD_Y * R + i;
 		for (int j = 0; j < R; j++) {
 			int64_t at = column + THREAD_X * R + j;
-			if (row < count && at < width) set(to[row * row_step + at], of[i][j]);
+			if (row < count && at < width) to[row * row_step + at] = fitting(of[i][j]);
 		}
 	}
 }
@@ -115,8 +112,7 @@ template <class F> BOTH V row_join(V x, F join)
 }
 
 struct attend_head {
-	attend_matrix<T> q, k, v, y;
-	attend_matrix<V> dy;
+	attend_matrix q, k, v, y, dy;
 	attend_offsets begin;
 };
 
@@ -127,7 +123,7 @@ BOTH attend_head head_of(const hr__k_attend &arg, int64_t number)
 		                { (const T *)arg.k + at.k, arg.k_row, arg.columns },
 		                { (const T *)arg.v + at.v, arg.v_row, arg.columns },
 		                { (const T *)arg.y + at.y, arg.y_row, arg.rows },
-		                { (const V *)arg.dy + at.y, arg.y_row, arg.rows },
+		                { (const T *)arg.dy + at.y, arg.y_row, arg.rows },
 		                at };
 	return out;
 }
@@ -184,7 +180,7 @@ KERNEL(hr_attend_sums, hr__k_attend)
 		int64_t number = quotient(item, arg.rows), row = item - number * arg.rows;
 		attend_head head = head_of(arg, number);
 		double sum = 0;
-		for (int64_t i = MEMBER(WARP); i < arg.value_width; i += WARP) sum += (double)head.dy.at[row * arg.y_row + i] * (double)wide(head.y.at[row * arg.y_row + i]);
+		for (int64_t i = MEMBER(WARP); i < arg.value_width; i += WARP) sum += (double)wide(head.dy.at[row * arg.y_row + i]) * (double)wide(head.y.at[row * arg.y_row + i]);
 		sum = group_sum<WARP>(sum);
 		if (MEMBER(WARP) == 0) ((V *)arg.sums)[item] = (V)sum;
 	}
@@ -217,7 +213,7 @@ KERNEL(hr_attend_queries, hr__k_attend)
 				for (int j = 0; j < R; j++) weigh(arg, number, first + THREAD_Y * R + i, column + THREAD_X * R + j, scores[i][j], slopes[i][j]);
 			add_product(tiles, slopes, head.k, column, part, arg.width, sum);
 		}
-		write_rows((V *)arg.dq + head.begin.q, arg.q_row, first, arg.rows, part, arg.width, sum);
+		write_rows((T *)arg.dq + head.begin.q, arg.q_row, first, arg.rows, part, arg.width, sum);
 	}
 }
 
@@ -238,7 +234,7 @@ KERNEL(hr_attend_keys, hr__k_attend)
 			add_product(tiles, scores, head.dy, row, part, arg.value_width, of_v);
 			add_product(tiles, slopes, head.q, row, part, arg.width, of_k);
 		}
-		write_rows((V *)arg.dk + head.begin.k, arg.k_row, first, arg.columns, part, arg.width, of_k);
-		write_rows((V *)arg.dv + head.begin.v, arg.v_row, first, arg.columns, part, arg.value_width, of_v);
+		write_rows((T *)arg.dk + head.begin.k, arg.k_row, first, arg.columns, part, arg.width, of_k);
+		write_rows((T *)arg.dv + head.begin.v, arg.v_row, first, arg.columns, part, arg.value_width, of_v);
 	}
 }

@@ -114,6 +114,10 @@ template <int D> BOTH const unsigned char *place(const unsigned char *tile, int 
 	return tile + (lane ^ column * 32) + row * 16 * sizes<D>::BYTES;
 }
 
+// The two neighbours in a number of 32 bits.
+BOTH float low_of(uint32_t two) { return __int_as_float((int)(two << 16)); }
+BOTH float high_of(uint32_t two) { return __int_as_float((int)(two & 0xffff0000u)); }
+
 // What a warp has of its own rows.
 template <int D> struct narrow_rows {
 	uint32_t at[sizes<D>::PARTS][sizes<D>::DEEP][4];
@@ -206,16 +210,8 @@ BOTH int keys_of_rows(const hr__k_attend &arg, int first, int count)
 	return keys_of(arg, (first + count < rows ? first + count : rows) - 1);
 }
 
-// Writes two neighbours.
-BOTH void write_two(float *to, float x, float y)
-{
-	pack<float, 2> two = { { x, y } };
-	*(pack<float, 2> *)to = two;
-}
-BOTH void write_two(uint16_t *to, float x, float y) { *(uint32_t *)to = narrow(x, y); }
-
 // Writes the warp's rows of a matrix like [like], times [factor].
-template <int D, class V> BOTH void write_rows(V *to, const narrow_matrix &like, int first, const narrow_sum<D> &of, float factor)
+template <int D> BOTH void write_rows(uint16_t *to, const narrow_matrix &like, int first, const narrow_sum<D> &of, float factor)
 {
 #pragma unroll
 	for (int m = 0; m < sizes<D>::PARTS; m++)
@@ -226,7 +222,7 @@ template <int D, class V> BOTH void write_rows(V *to, const narrow_matrix &like,
 #pragma unroll
 			for (int n = 0; n < sizes<D>::WIDE; n++)
 				if (n * 8 < like.width)
-					write_two(to + row * like.row + n * 8 + 2 * Q, of.at[m][n][2 * half] * factor, of.at[m][n][2 * half + 1] * factor);
+					*(uint32_t *)(to + row * like.row + n * 8 + 2 * Q) = narrow(of.at[m][n][2 * half] * factor, of.at[m][n][2 * half + 1] * factor);
 		}
 }
 
@@ -338,29 +334,34 @@ template <int D> BOTH void attend_rows(const hr__k_attend &arg, unsigned char *m
 
 // ---- backward ----
 
-// narrow_dy = dy, and sums: of dy y, for each row of each head. A group of D / 8 threads has a row of a head.
-template <int D> BOTH void sum_rows(const hr__k_attend &arg)
+// The warp's rows of a matrix, from global memory.
+template <int D> BOTH void read_own_rows(const narrow_matrix &of, int first, narrow_rows<D> &to)
 {
-	const int threads = sizes<D>::WIDE;
-	int64_t item = ((int64_t)blockIdx.x * BLOCK + threadIdx.x) / threads;
-	int member = threadIdx.x % threads;
-	int64_t row = quotient(item, arg.heads), head = item - row * arg.heads, batch = quotient(row, arg.rows);
-	int64_t at = row * arg.y_row + head * arg.value_width;
-	bool is = item < arg.jobs * arg.rows;
-	const float *dy = (const float *)arg.dy + at;
-	const uint16_t *y = (const uint16_t *)arg.y + at;
-	uint16_t *to = (uint16_t *)arg.narrow_dy + at;
-	float sum = 0;
-	if (is && member * 8 < arg.value_width) {
-		pack<float, 4> a = *(const pack<float, 4> *)(dy + member * 8), b = *(const pack<float, 4> *)(dy + member * 8 + 4);
-		pack<uint32_t, 4> of_y = *(const pack<uint32_t, 4> *)(y + member * 8);
-		pack<uint32_t, 4> rounded = { { narrow(a.at[0], a.at[1]), narrow(a.at[2], a.at[3]), narrow(b.at[0], b.at[1]), narrow(b.at[2], b.at[3]) } };
-		*(pack<uint32_t, 4> *)(to + member * 8) = rounded;
-		for (int i = 0; i < 8; i++)
-			sum = madd(hr__bfloat16_to_f32((uint16_t)(of_y.at[i / 2] >> i % 2 * 16)), hr__bfloat16_to_f32((uint16_t)(rounded.at[i / 2] >> i % 2 * 16)), sum);
-	}
-	for (int k = threads / 2; k; k /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, k);
-	if (is && member == 0) ((float *)arg.sums)[(batch * arg.heads + head) * arg.rows + row - batch * arg.rows] = sum;
+#pragma unroll
+	for (int m = 0; m < sizes<D>::PARTS; m++)
+#pragma unroll
+		for (int k = 0; k < sizes<D>::DEEP; k++)
+			for (int i = 0; i < 4; i++) {
+				int row = first + FIRST_ROW + m * 16 + i % 2 * 8 + G, column = k * 16 + i / 2 * 8;
+				to.at[m][k][i] = row < of.count && column < of.width ? *(const uint32_t *)(of.at + row * of.row + column + 2 * Q) : 0;
+			}
+}
+
+// Of each row: the sum of a b.
+template <int D> BOTH void sum_rows(const narrow_rows<D> &a, const narrow_rows<D> &b, float (*sums)[2])
+{
+#pragma unroll
+	for (int m = 0; m < sizes<D>::PARTS; m++)
+		for (int half = 0; half < 2; half++) {
+			float sum = 0;
+#pragma unroll
+			for (int k = 0; k < sizes<D>::DEEP; k++)
+				for (int i = half; i < 4; i += 2) {
+					sum = madd(low_of(a.at[m][k][i]), low_of(b.at[m][k][i]), sum);
+					sum = madd(high_of(a.at[m][k][i]), high_of(b.at[m][k][i]), sum);
+				}
+			sums[m][half] = quad_join(sum, plus_of());
+		}
 }
 
 // The weight of a key for a row, and the gradient of its score without the scale. [factor] and [log] are of exponents of 2.
@@ -370,39 +371,38 @@ BOTH void weigh_again(float factor, float log, float less, float &score, float &
 	slope = score * (slope - less);
 }
 
-// Of a row: the logarithm, and the sum of dy y.
-BOTH float number_of(const hr__k_attend &arg, const void *of, int64_t number, int row)
-{
-	return row < arg.rows ? ((const float *)of)[number * arg.rows + row] : 0;
-}
-
 #define KEYS_AT_ONCE 32 // in query_gradients
 #define ROWS_AT_ONCE 16 // in key_gradients
 
+// Also gives the sums of dy y, which the other gradients need.
 template <int D> BOTH void query_gradients(const hr__k_attend &arg, unsigned char *memory)
 {
 	narrow_place place = place_of<D>(arg, arg.rows, true);
 	attend_offsets at = offsets_of(arg, place.number);
-	const narrow_matrix matrix_q = MATRIX_Q(arg.q), matrix_k = MATRIX_K(arg.k), matrix_v = MATRIX_V(arg.v), matrix_dy = MATRIX_Y(arg.narrow_dy);
+	const narrow_matrix matrix_q = MATRIX_Q(arg.q), matrix_k = MATRIX_K(arg.k), matrix_v = MATRIX_V(arg.v);
+	const narrow_matrix matrix_y = MATRIX_Y(arg.y), matrix_dy = MATRIX_Y(arg.dy);
 	int row = place.first + FIRST_ROW, end = keys_of_rows(arg, place.first, sizes<D>::ROWS), warp_end = keys_of_rows(arg, row, sizes<D>::PARTS * 16);
 	float factor = (float)arg.scale * LOG2_E, logs[sizes<D>::PARTS][2], sums[sizes<D>::PARTS][2];
-	unsigned char *now = memory, *next = memory + 2 * TILE_BYTES;
+	unsigned char *now = memory, *next = memory + 2 * TILE_BYTES, *third = memory + 4 * TILE_BYTES;
 	narrow_rows<D> q, dy;
 	narrow_sum<D> sum = {};
-	copy_rows<D, sizes<D>::ROWS>(matrix_q, place.first, now);
-	copy_rows<D, sizes<D>::ROWS>(matrix_dy, place.first, next);
-	for (int m = 0; m < sizes<D>::PARTS; m++)
-		for (int half = 0; half < 2; half++) {
-			logs[m][half] = number_of(arg, arg.logs, place.number, row + m * 16 + half * 8 + G) * LOG2_E;
-			sums[m][half] = number_of(arg, arg.sums, place.number, row + m * 16 + half * 8 + G);
-		}
-	wait_for_copies();
-	__syncthreads();
-	take_rows<D>(now, q);
-	take_rows<D>(next, dy);
-	__syncthreads();
+	copy_rows<D, sizes<D>::ROWS>(matrix_q, place.first, next);
+	copy_rows<D, sizes<D>::ROWS>(matrix_dy, place.first, third);
 	copy_rows<D, sizes<D>::OTHERS>(matrix_k, 0, now);
 	copy_rows<D, sizes<D>::OTHERS>(matrix_v, 0, now + TILE_BYTES);
+	read_own_rows<D>(matrix_y, place.first, q);
+	wait_for_copies();
+	__syncthreads();
+	take_rows<D>(third, dy);
+	sum_rows<D>(q, dy, sums);
+	take_rows<D>(next, q);
+	for (int m = 0; m < sizes<D>::PARTS; m++)
+		for (int half = 0; half < 2; half++) {
+			int of = row + m * 16 + half * 8 + G;
+			int64_t number = place.number * arg.rows + of;
+			logs[m][half] = of < arg.rows ? ((const float *)arg.logs)[number] * LOG2_E : 0;
+			if (Q == 0 && of < arg.rows) ((float *)arg.sums)[number] = sums[m][half];
+		}
 	for (int column = 0; column < end; column += sizes<D>::OTHERS) {
 		wait_for_copies();
 		__syncthreads();
@@ -436,46 +436,53 @@ template <int D> BOTH void query_gradients(const hr__k_attend &arg, unsigned cha
 		now = next;
 		next = other;
 	}
-	write_rows<D>((float *)arg.dq + at.q, matrix_q, place.first, sum, (float)arg.scale);
+	write_rows<D>((uint16_t *)arg.dq + at.q, matrix_q, place.first, sum, (float)arg.scale);
 }
 
 #define NUMBERS_BYTES (4 * THREADS) // logs and sums of a tile of rows
 
-template <int D> BOTH void copy_row_tile(const hr__k_attend &arg, const narrow_matrix &q, const narrow_matrix &dy, int64_t number, int row, unsigned char *to,
-                                         unsigned char *numbers)
+template <int D> BOTH void copy_row_tile(const narrow_matrix &q, const narrow_matrix &dy, int row, unsigned char *to)
 {
 	copy_rows<D, sizes<D>::OTHERS>(q, row, to);
 	copy_rows<D, sizes<D>::OTHERS>(dy, row, to + TILE_BYTES);
-	int i = threadIdx.x % (THREADS / 2);
-	const float *from = (const float *)((int)threadIdx.x < THREADS / 2 ? arg.logs : arg.sums);
-	bool is = i < sizes<D>::OTHERS && row + i < q.count;
-	copy_4(numbers + threadIdx.x * 4, is ? from + number * arg.rows + row + i : from, is);
 }
 
-template <int D> BOTH void key_gradients(const hr__k_attend &arg, unsigned char *memory, unsigned char *numbers)
+template <int D> BOTH void copy_numbers(const hr__k_attend &arg, int64_t number, int row, unsigned char *to)
+{
+	int i = threadIdx.x % (THREADS / 2);
+	const float *from = (const float *)((int)threadIdx.x < THREADS / 2 ? arg.logs : arg.sums);
+	bool is = i < sizes<D>::OTHERS && row + i < arg.rows;
+	copy_4(to + threadIdx.x * 4, is ? from + number * arg.rows + row + i : from, is);
+}
+
+template <int D> BOTH void key_gradients(const hr__k_attend &arg, unsigned char *memory)
 {
 	narrow_place place = place_of<D>(arg, arg.columns, false);
 	attend_offsets at = offsets_of(arg, place.number);
-	const narrow_matrix matrix_q = MATRIX_Q(arg.q), matrix_k = MATRIX_K(arg.k), matrix_v = MATRIX_V(arg.v), matrix_dy = MATRIX_Y(arg.narrow_dy);
+	const narrow_matrix matrix_q = MATRIX_Q(arg.q), matrix_k = MATRIX_K(arg.k), matrix_v = MATRIX_V(arg.v), matrix_dy = MATRIX_Y(arg.dy);
 	int rows = (int)arg.rows, more = (int)arg.columns - rows, key = place.first + FIRST_ROW;
 	int before = arg.causal ? place.first - more : 0, begin = before > 0 ? before / sizes<D>::OTHERS * sizes<D>::OTHERS : 0; // rows that use no key of the tile
 	float factor = (float)arg.scale * LOG2_E;
-	unsigned char *now = memory, *next = memory + 2 * TILE_BYTES;
-	unsigned char *numbers_now = numbers, *numbers_next = numbers + NUMBERS_BYTES;
+	unsigned char *now = memory, *next = memory + 2 * TILE_BYTES, *third = memory + 4 * TILE_BYTES; // which has numbers later
+	unsigned char *numbers_now = third, *numbers_next = third + NUMBERS_BYTES;
 	narrow_rows<D> k, v;
 	narrow_sum<D> of_k = {}, of_v = {};
-	copy_rows<D, sizes<D>::ROWS>(matrix_k, place.first, now);
-	copy_rows<D, sizes<D>::ROWS>(matrix_v, place.first, next);
+	copy_rows<D, sizes<D>::ROWS>(matrix_k, place.first, next);
+	copy_rows<D, sizes<D>::ROWS>(matrix_v, place.first, third);
+	copy_row_tile<D>(matrix_q, matrix_dy, begin, now);
 	wait_for_copies();
 	__syncthreads();
-	take_rows<D>(now, k);
-	take_rows<D>(next, v);
+	take_rows<D>(next, k);
+	take_rows<D>(third, v);
 	__syncthreads();
-	if (begin < rows) copy_row_tile<D>(arg, matrix_q, matrix_dy, place.number, begin, now, numbers_now);
+	copy_numbers<D>(arg, place.number, begin, numbers_now);
 	for (int row = begin; row < rows; row += sizes<D>::OTHERS) {
 		wait_for_copies();
 		__syncthreads();
-		if (row + sizes<D>::OTHERS < rows) copy_row_tile<D>(arg, matrix_q, matrix_dy, place.number, row + sizes<D>::OTHERS, next, numbers_next);
+		if (row + sizes<D>::OTHERS < rows) {
+			copy_row_tile<D>(matrix_q, matrix_dy, row + sizes<D>::OTHERS, next);
+			copy_numbers<D>(arg, place.number, row + sizes<D>::OTHERS, numbers_next);
+		}
 #pragma unroll 1
 		for (int some = 0; some < sizes<D>::OTHERS; some += ROWS_AT_ONCE) {
 			int last = row + some + ROWS_AT_ONCE - 1 + more; // key that is used
@@ -509,27 +516,19 @@ template <int D> BOTH void key_gradients(const hr__k_attend &arg, unsigned char 
 		numbers_now = numbers_next;
 		numbers_next = numbers_other;
 	}
-	write_rows<D>((float *)arg.dk + at.k, matrix_k, place.first, of_k, (float)arg.scale);
-	write_rows<D>((float *)arg.dv + at.v, matrix_v, place.first, of_v, 1);
+	write_rows<D>((uint16_t *)arg.dk + at.k, matrix_k, place.first, of_k, (float)arg.scale);
+	write_rows<D>((uint16_t *)arg.dv + at.v, matrix_v, place.first, of_v, 1);
 }
 
-#define NARROW_KERNELS(D)                                                              \
-	FITTING_KERNEL(hr_narrow_attend_##D, hr__k_attend, THREADS, 2)                     \
-	{                                                                                  \
-		alignas(1024) __shared__ unsigned char memory[4 * TILE_BYTES];                 \
-		attend_rows<D>(arg, memory);                                                   \
-	}                                                                                  \
-	KERNEL(hr_narrow_sums_##D, hr__k_attend) { sum_rows<D>(arg); }                     \
-	FITTING_KERNEL(hr_narrow_queries_##D, hr__k_attend, THREADS, 2)                    \
-	{                                                                                  \
-		alignas(1024) __shared__ unsigned char memory[4 * TILE_BYTES];                 \
-		query_gradients<D>(arg, memory);                                               \
-	}                                                                                  \
-	FITTING_KERNEL(hr_narrow_keys_##D, hr__k_attend, THREADS, 2)                       \
-	{                                                                                  \
-		alignas(1024) __shared__ unsigned char memory[4 * TILE_BYTES];                 \
-		alignas(16) __shared__ unsigned char numbers[2 * NUMBERS_BYTES];               \
-		key_gradients<D>(arg, memory, numbers);                                        \
+#define NARROW_KERNEL(name, body, D, tiles)                                   \
+	FITTING_KERNEL(hr_narrow_##name##_##D, hr__k_attend, THREADS, 2)          \
+	{                                                                         \
+		alignas(1024) __shared__ unsigned char memory[(tiles) * TILE_BYTES];  \
+		body<D>(arg, memory);                                                 \
 	}
-NARROW_KERNELS(64)
-NARROW_KERNELS(128)
+NARROW_KERNEL(attend, attend_rows, 64, 4)
+NARROW_KERNEL(attend, attend_rows, 128, 4)
+NARROW_KERNEL(queries, query_gradients, 64, 6)
+NARROW_KERNEL(queries, query_gradients, 128, 6)
+NARROW_KERNEL(keys, key_gradients, 64, 6)
+NARROW_KERNEL(keys, key_gradients, 128, 6)
