@@ -248,16 +248,10 @@ static inline float hr_float_of(uint32_t bits)
 	return x;
 }
 
-static inline float hr_towards_zero(double exact)
-{
-	float sum = (float)exact;
-	return fabs((double)sum) > fabs(exact) ? nextafterf(sum, 0) : sum;
-}
-
 static thread_local uint32_t hr_operands[THREADS_MAX][6];
 
-/* mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32. Sums are rounded towards zero, as on a card: many of them in one sum lose precision. */
-static inline void multiply_add(float *sum, const uint32_t *a, const uint32_t *b)
+/* mma.sync: a is 16 x K, b K x 8, of K / 8 numbers in 32 bits. Sums are rounded towards zero, as on a card: many of them in one sum lose precision. */
+template <unsigned K> static inline void hr_multiply_add(float *sum, const uint32_t *a, const uint32_t *b, float (*number)(uint32_t bits, unsigned i))
 {
 	unsigned me = hr_block.current, lane = me % WARP_THREADS;
 	const uint32_t(*of)[6] = &hr_operands[me - lane];
@@ -267,34 +261,26 @@ static inline void multiply_add(float *sum, const uint32_t *a, const uint32_t *b
 	for (unsigned i = 0; i < 4; i++) {
 		unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
 		double exact = (double)sum[i];
-		for (unsigned k = 0; k < 8; k++) {
-			float left = hr_float_of(of[row % 8 * 4 + k % 4][(row >= 8) + 2 * (k >= 4)]), right = hr_float_of(of[column * 4 + k % 4][4 + (k >= 4)]);
-			exact += (double)left * (double)right;
+		for (unsigned k = 0; k < K; k++) {
+			unsigned thread = k % (K / 2) / (K / 8), half = k / (K / 2), which = k % (K / 8);
+			exact += (double)number(of[row % 8 * 4 + thread][row / 8 + 2 * half], which) * (double)number(of[column * 4 + thread][4 + half], which);
 		}
-		sum[i] = hr_towards_zero(exact);
+		sum[i] = (float)exact;
+		if (fabs((double)sum[i]) > fabs(exact)) sum[i] = nextafterf(sum[i], 0);
 	}
 	__syncwarp();
+}
+
+/* mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32. */
+static inline void multiply_add(float *sum, const uint32_t *a, const uint32_t *b)
+{
+	hr_multiply_add<8>(sum, a, b, [](uint32_t bits, unsigned) { return hr_float_of(bits); });
 }
 
 /* mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32. */
 static inline void multiply_add_bfloat16(float *sum, const uint32_t *a, const uint32_t *b)
 {
-	unsigned me = hr_block.current, lane = me % WARP_THREADS;
-	const uint32_t(*of)[6] = &hr_operands[me - lane];
-	memcpy(hr_operands[me], a, 4 * sizeof *a);
-	memcpy(hr_operands[me] + 4, b, 2 * sizeof *b);
-	__syncwarp();
-	for (unsigned i = 0; i < 4; i++) {
-		unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
-		double exact = (double)sum[i];
-		for (unsigned k = 0; k < 16; k++) {
-			uint32_t left = of[row % 8 * 4 + k % 8 / 2][(row >= 8) + 2 * (k >= 8)],
-					 right = of[column * 4 + k % 8 / 2][4 + (k >= 8)];
-			exact += (double)hr_float_of(left >> k % 2 * 16 << 16) * (double)hr_float_of(right >> k % 2 * 16 << 16);
-		}
-		sum[i] = hr_towards_zero(exact);
-	}
-	__syncwarp();
+	hr_multiply_add<16>(sum, a, b, [](uint32_t bits, unsigned i) { return hr_float_of(bits >> i * 16 << 16); });
 }
 
 /* ldmatrix.sync.aligned.m8n8.x4. Addresses that are not aligned to 16 bytes end the program. */

@@ -104,6 +104,13 @@ template <int D, int COUNT> BOTH void copy_rows(const narrow_matrix &of, int fir
 	}
 }
 
+// The same for a tile of both matrices of the other side.
+template <int D> BOTH void copy_tiles(const narrow_matrix &a, const narrow_matrix &b, int first, unsigned char *to)
+{
+	copy_rows<D, sizes<D>::OTHERS>(a, first, to);
+	copy_rows<D, sizes<D>::OTHERS>(b, first, to + TILE_BYTES);
+}
+
 // Where a lane begins to read 16 x 16 numbers. Rows of the tile are rows of the left operand (also: of the right one, transposed), or columns of the right.
 template <int D> BOTH int lane_of_rows() { return LANE % 16 * sizes<D>::BYTES + (LANE / 16 ^ LANE % 8) * 16; }
 template <int D> BOTH int lane_of_columns() { return (LANE % 8 + LANE / 16 * 8) * sizes<D>::BYTES + (LANE / 8 % 2 ^ LANE % 8) * 16; }
@@ -293,8 +300,7 @@ template <int D> BOTH void attend_rows(const hr__k_attend &arg, unsigned char *m
 			rows.total[m][half] = 0;
 		}
 	copy_rows<D, sizes<D>::ROWS>(matrix_q, place.first, next);
-	copy_rows<D, sizes<D>::OTHERS>(matrix_k, 0, now);
-	copy_rows<D, sizes<D>::OTHERS>(matrix_v, 0, now + TILE_BYTES);
+	copy_tiles<D>(matrix_k, matrix_v, 0, now);
 	wait_for_copies();
 	__syncthreads();
 	take_rows<D>(next, q);
@@ -304,10 +310,7 @@ template <int D> BOTH void attend_rows(const hr__k_attend &arg, unsigned char *m
 	for (int column = 0; column < end; column += sizes<D>::OTHERS) {
 		wait_for_copies();
 		__syncthreads();
-		if (column + sizes<D>::OTHERS < end) {
-			copy_rows<D, sizes<D>::OTHERS>(matrix_k, column + sizes<D>::OTHERS, next);
-			copy_rows<D, sizes<D>::OTHERS>(matrix_v, column + sizes<D>::OTHERS, next + TILE_BYTES);
-		}
+		if (column + sizes<D>::OTHERS < end) copy_tiles<D>(matrix_k, matrix_v, column + sizes<D>::OTHERS, next);
 		if (column < warp_end) {
 			float scores[sizes<D>::PARTS][sizes<D>::OTHERS / 8][4];
 			products<D, sizes<D>::OTHERS / 8>(q, now, 0, scores);
@@ -388,8 +391,7 @@ template <int D> BOTH void query_gradients(const hr__k_attend &arg, unsigned cha
 	narrow_sum<D> sum = {};
 	copy_rows<D, sizes<D>::ROWS>(matrix_q, place.first, next);
 	copy_rows<D, sizes<D>::ROWS>(matrix_dy, place.first, third);
-	copy_rows<D, sizes<D>::OTHERS>(matrix_k, 0, now);
-	copy_rows<D, sizes<D>::OTHERS>(matrix_v, 0, now + TILE_BYTES);
+	copy_tiles<D>(matrix_k, matrix_v, 0, now);
 	read_own_rows<D>(matrix_y, place.first, q);
 	wait_for_copies();
 	__syncthreads();
@@ -406,10 +408,7 @@ template <int D> BOTH void query_gradients(const hr__k_attend &arg, unsigned cha
 	for (int column = 0; column < end; column += sizes<D>::OTHERS) {
 		wait_for_copies();
 		__syncthreads();
-		if (column + sizes<D>::OTHERS < end) {
-			copy_rows<D, sizes<D>::OTHERS>(matrix_k, column + sizes<D>::OTHERS, next);
-			copy_rows<D, sizes<D>::OTHERS>(matrix_v, column + sizes<D>::OTHERS, next + TILE_BYTES);
-		}
+		if (column + sizes<D>::OTHERS < end) copy_tiles<D>(matrix_k, matrix_v, column + sizes<D>::OTHERS, next);
 #pragma unroll 1
 		for (int some = 0; some < sizes<D>::OTHERS; some += KEYS_AT_ONCE) {
 			if (column + some >= warp_end) break;
@@ -441,12 +440,6 @@ template <int D> BOTH void query_gradients(const hr__k_attend &arg, unsigned cha
 
 #define NUMBERS_BYTES (4 * THREADS) // logs and sums of a tile of rows
 
-template <int D> BOTH void copy_row_tile(const narrow_matrix &q, const narrow_matrix &dy, int row, unsigned char *to)
-{
-	copy_rows<D, sizes<D>::OTHERS>(q, row, to);
-	copy_rows<D, sizes<D>::OTHERS>(dy, row, to + TILE_BYTES);
-}
-
 template <int D> BOTH void copy_numbers(const hr__k_attend &arg, int64_t number, int row, unsigned char *to)
 {
 	int i = threadIdx.x % (THREADS / 2);
@@ -469,7 +462,7 @@ template <int D> BOTH void key_gradients(const hr__k_attend &arg, unsigned char 
 	narrow_sum<D> of_k = {}, of_v = {};
 	copy_rows<D, sizes<D>::ROWS>(matrix_k, place.first, next);
 	copy_rows<D, sizes<D>::ROWS>(matrix_v, place.first, third);
-	copy_row_tile<D>(matrix_q, matrix_dy, begin, now);
+	copy_tiles<D>(matrix_q, matrix_dy, begin, now);
 	wait_for_copies();
 	__syncthreads();
 	take_rows<D>(next, k);
@@ -480,7 +473,7 @@ template <int D> BOTH void key_gradients(const hr__k_attend &arg, unsigned char 
 		wait_for_copies();
 		__syncthreads();
 		if (row + sizes<D>::OTHERS < rows) {
-			copy_row_tile<D>(matrix_q, matrix_dy, row + sizes<D>::OTHERS, next);
+			copy_tiles<D>(matrix_q, matrix_dy, row + sizes<D>::OTHERS, next);
 			copy_numbers<D>(arg, place.number, row + sizes<D>::OTHERS, numbers_next);
 		}
 #pragma unroll 1
