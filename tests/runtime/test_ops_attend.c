@@ -98,6 +98,7 @@ static void check_attend(hr_dtype dtype, struct attending of)
 	CHECK_EQ(outs[1].type.dtype, hr__gradient_dtype(dtype));
 	tensor dy = random_numbers(dtype, outs[0].type.dims, 1);
 	call_all(HR__OP_ATTEND_GRAD, (tensor[]){ dy, in[0], in[1], in[2], outs[0], outs[1] }, 6, &attrs, back);
+	for (int i = 0; i < 3; i++) CHECK_EQ(back[i].type.dtype, dtype);
 	int64_t y = count_of(&outs[0]), q = count_of(&in[0]), k = count_of(&in[1]), v = count_of(&in[2]);
 	struct reference want = { zeros(y), zeros(count_of(&outs[1])), zeros(q), zeros(k), zeros(v), zeros(y), zeros(q), zeros(k), zeros(v) };
 	double *weights = zeros(of.columns + 1);

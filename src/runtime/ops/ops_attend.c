@@ -388,16 +388,12 @@ HR__RUN(attend_grad)
 /* ---- gradients ---- */
 
 /* As matmul's, gradients of bfloat16 attention are computed from a rounded one. */
-static hr_value in_dtype(hr_value gradient, hr_dtype dtype)
-{
-	return gradient.id && hr_value_dtype(gradient) != dtype ? hr_cast(gradient, dtype) : gradient;
-}
-
 HR__GRADIENT(attend)
 {
-	hr_dtype dtype = backward->out_types[0].dtype;
+	hr_value given = backward->grad_out[0];
 	if (!hr__wanted(backward, 0) && !hr__wanted(backward, 1) && !hr__wanted(backward, 2)) return HR_OK;
-	hr_value outs[3], ins[6] = { in_dtype(backward->grad_out[0], dtype), backward->in[0], backward->in[1], backward->in[2], backward->out[0], backward->out[1] };
+	if (hr_value_dtype(given) != backward->out_types[0].dtype) given = hr_cast(given, backward->out_types[0].dtype);
+	hr_value outs[3], ins[6] = { given, backward->in[0], backward->in[1], backward->in[2], backward->out[0], backward->out[1] };
 	hr_status status = HR_OK;
 	hr__call(HR__OP_ATTEND_GRAD, ins, 6, backward->attrs, outs);
 	for (uint32_t i = 0; i < 3; i++) {
