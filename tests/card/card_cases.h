@@ -71,6 +71,7 @@ BODY(softmax, hr_softmax(in[0]))
 BODY(causal, hr_causal_softmax(in[0]))
 BODY(cross_entropy, hr_cross_entropy(in[0], in[1]))
 BODY(layer_norm, hr_layer_norm(in[0], in[1], in[2], 1e-5))
+BODY(layer_norm_around, hr_mul(in[0], hr_layer_norm(in[0], in[1], in[2], 1e-5)))
 BODY(batch_norm, hr_batch_norm(in[0], in[1], in[2], 1e-5, NULL, NULL))
 
 #define D HR_DIMS
@@ -195,6 +196,8 @@ static const struct card_case cases[] = {
 	CASE("cross entropy of many classes", cross_entropy, FLOATS(-3, 3, 3, 3001), INDICES(3001, 3)),
 	/* norms */
 	CASE("layer norm", layer_norm, FLOATS(1, 3, 6, 48), FLOATS(-1, 1, 48), FLOATS(-1, 1, 48)),
+	CASE("layer norm, and around it", layer_norm_around, FLOATS(1, 3, 6, 48), FLOATS(-1, 1, 48), FLOATS(-1, 1, 48)),
+	CASE("layer norm of odd rows, and around it", layer_norm_around, FLOATS(1, 3, 6, 35), FLOATS(-1, 1, 35), FLOATS(-1, 1, 35)),
 	CASE("layer norm of odd rows", layer_norm, FLOATS(1, 3, 2, 3, 35), FLOATS(-1, 1, 35), FLOATS(-1, 1, 35)),
 	CASE("layer norm of long rows", layer_norm, FLOATS(1, 3, 3, 1100), FLOATS(-1, 1, 1100), FLOATS(-1, 1, 1100)),
 	CASE("layer norm of many rows", layer_norm, FLOATS(1, 3, 300, 8), FLOATS(-1, 1, 8), FLOATS(-1, 1, 8)),

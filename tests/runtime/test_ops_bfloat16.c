@@ -412,6 +412,11 @@ static void test_layer_norm_is_rounded_once(void)
 		call_all(HR__OP_LAYER_NORM_GRAD, (tensor[]){ g, x, gain, wide[1], wide[2] }, 5, &(hr__attrs){ 0 }, back);
 		call_all(HR__OP_LAYER_NORM_GRAD, (tensor[]){ widened(&g), x, gain, wide[1], wide[2] }, 5, &(hr__attrs){ 0 }, expected);
 		for (int k = 0; k < 3; k++) check_same(&back[k], &expected[k]);
+		/* What is added to the gradient of x is added last. */
+		tensor around = random_tensor(HR_DTYPE_FLOAT32, SHAPE(sizes[i][0], columns), -1, 1), sum = call(HR__OP_ADD, (tensor[]){ expected[0], around }, 2, &(hr__attrs){ 0 });
+		call_all(HR__OP_LAYER_NORM_GRAD, (tensor[]){ widened(&g), x, gain, wide[1], wide[2], around }, 6, &(hr__attrs){ 0 }, back);
+		check_same(&back[0], &sum);
+		for (int k = 1; k < 3; k++) check_same(&back[k], &expected[k]);
 	}
 	tensor in[] = { make(HR_DTYPE_FLOAT64, SHAPE(2, 2)), make(HR_DTYPE_FLOAT64, SHAPE(2)), make(HR_DTYPE_FLOAT64, SHAPE(2)) };
 	check_refused(HR__OP_LAYER_NORM, in, 3, CASTS_TO(HR_DTYPE_BFLOAT16), "the result of float64 is to be bfloat16");

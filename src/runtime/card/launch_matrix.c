@@ -77,38 +77,44 @@ static hr_status pad(const hr__launch *launch, const void *from, void *to, int64
 	return hr__strip_copy(launch, &strip);
 }
 
-/* Columns [at, at + count) of the result. What is added to sums for the columns of zeros is 0, if both operands have them. */
+/* Replaces the operands by copies at [to], where rows are odd. Their columns of zeros may be part of the product: each sum gets zeros more. */
+static hr_status pad_operands(const hr__launch *launch, hr__product *product, const struct padding *padding, bool is_first, char *to)
+{
+	int64_t k = product->k, rows_a = product->a_turned ? product->m : k, rows_b = product->b_turned ? k : product->n;
+	int64_t length_a = product->a_turned ? k : product->m, length_b = product->b_turned ? product->n : k;
+	hr_status status = HR_OK;
+	if (padding->a) {
+		status = pad(launch, product->a, to, rows_a, length_a, product->a_row, product->in);
+		product->a = to;
+		product->a_row = even(length_a);
+	}
+	if (padding->b) {
+		if (!status && is_first) status = pad(launch, product->b, to + padding->a, rows_b, length_b, product->b_row, product->in);
+		product->b = to + padding->a;
+		product->b_row = even(length_b);
+	}
+	if (padding->a && padding->b && product->a_turned && !product->b_turned) product->k = even(k);
+	return status;
+}
+
+/* Columns [at, at + count) of the result. */
 static hr_status run_chunk(const hr__launch *launch, const hr__product *base, const struct padding *padding, int64_t at, int64_t count, uint64_t workspace)
 {
 	hr__product product = *base;
-	char *to = (char *)launch->work->scratch + workspace, *to_b = to + padding->a, *to_out = to_b + padding->b;
-	hr_status status = HR_OK;
+	char *to = (char *)launch->work->scratch + workspace;
+	void *out = (void *)moved(base->out, at, base->to);
 	product.m = count;
 	product.a = moved(base->a, base->a_turned ? at * base->a_row : at, base->in);
-	product.out = (void *)moved(base->out, at, base->to);
-	if (base->bias) product.bias = moved(base->bias, at, base->to);
-	if (padding->a) {
-		int64_t rows = base->a_turned ? count : base->k, length = base->a_turned ? base->k : count;
-		status = pad(launch, product.a, to, rows, length, base->a_row, base->in);
-		product.a = to;
-		product.a_row = even(length);
-	}
-	if (padding->b) {
-		int64_t rows = base->b_turned ? base->k : base->n, length = base->b_turned ? base->n : base->k;
-		if (!status && at == 0) status = pad(launch, product.b, to_b, rows, length, base->b_row, base->in);
-		product.b = to_b;
-		product.b_row = even(length);
-	}
-	if (padding->a && padding->b && base->a_turned && !base->b_turned) product.k = even(base->k);
-	if (!padding->out) return status ? status : hr__product_run(launch, &product, launch->work->scratch, workspace);
-	product.out = to_out;
-	product.out_row = even(count);
-	product.bias = NULL;
-	if (padding->a && !base->a_turned) product.m = even(count);
+	product.bias = base->bias && !padding->out ? moved(base->bias, at, base->to) : NULL;
+	product.out = padding->out ? to + padding->a + padding->b : out;
+	if (padding->out) product.out_row = even(count);
+	hr_status status = pad_operands(launch, &product, padding, at == 0, to);
+	if (padding->out && padding->a && !base->a_turned) product.m = even(count);
 	if (!status) status = hr__product_run(launch, &product, launch->work->scratch, workspace);
-	hr__strip back = { .from = to_out, .to = (void *)moved(base->out, at, base->to), .bias = base->bias ? moved(base->bias, at, base->to) : NULL, .rows = base->n,
-		               .columns = count, .to_columns = count, .from_row = even(count), .to_row = base->out_row, .dtype = base->to };
-	return status ? status : hr__strip_copy(launch, &back);
+	if (status || !padding->out) return status;
+	hr__strip back = { .from = product.out, .to = out, .bias = base->bias ? moved(base->bias, at, base->to) : NULL, .rows = base->n, .columns = count,
+		               .to_columns = count, .from_row = even(count), .to_row = base->out_row, .dtype = base->to };
+	return hr__strip_copy(launch, &back);
 }
 
 static hr_status run_padded(const hr__launch *launch, const hr__product *product, const struct padding *padding, uint64_t workspace)

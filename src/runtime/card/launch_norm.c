@@ -68,10 +68,11 @@ HR__LAUNCH(layer_norm_grad)
 	of.of_gain = work->out[1];
 	of.of_bias = work->out[2];
 	of.partials = work->scratch;
+	of.plus = work->in_count > 5 ? work->in[5] : NULL;
 	of.grad_narrow = HR__IS_NARROW(&work->in_types[0]);
 	set_norm_blocks(&of);
 	if (!of.length) return HR_OK;
-	bool even = hr__launch_is_even(dtype, of.length, (const void *[]){ of.in, of.gain, of.grad, of.out }, 4);
+	bool even = hr__launch_is_even(dtype, of.length, (const void *[]){ of.in, of.gain, of.grad, of.out, of.plus }, 5);
 	int64_t chunks = HR__UP(of.length, WARP * (even ? hr__launch_pack(dtype) : 1));
 	hr__grid grid = hr__launch_grid(launch, of.blocks * chunks * (int64_t)HR__BLOCK), joining = hr__launch_grid(launch, HR__UP(2 * of.length, WARP) * (int64_t)HR__BLOCK);
 	const char *columns = even ? "hr_layer_norm_columns_n" : "hr_layer_norm_columns_1";

@@ -87,7 +87,7 @@
 	X(SUM_TO,             sum_to,             1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, sum_to, sum_to, sum_to, sum_to, KERNELS, sum_to, sum_to) \
 	X(SCATTER_ROWS,       scatter_rows,       1, 2, 2, ALLOCATES, BYTES,    0, 2, 0, scatter_rows, scatter_rows, none, scatter_rows, KERNELS, scatter_rows, none) \
 	X(PAD,                pad,                1, 1, 1, ALLOCATES, BYTES,    0, 0, 0, pad, pad, none, pad, KERNELS, pad, none) \
-	X(LAYER_NORM_GRAD,    layer_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, \
+	X(LAYER_NORM_GRAD,    layer_norm_grad,    3, 5, 6, FORWARDS,  BYTES,    33, 0, 0, \
 	  layer_norm_grad, layer_norm_grad, layer_norm_grad, none, KERNELS, layer_norm_grad, layer_norm_grad) \
 	X(BATCH_NORM_GRAD,    batch_norm_grad,    3, 5, 5, FORWARDS,  BYTES,    1, 0, 0, batch_norm_grad, batch_norm_grad, none, none, KERNELS, batch_norm_grad, batch_norm_grad) \
 	X(ATTEND_GRAD,        attend_grad,        3, 6, 6, ALLOCATES, PRODUCTS, 0, 0, 0, attend_grad, attend_grad, attend_grad, none, KERNELS, attend_grad, attend_grad) \
@@ -187,6 +187,8 @@ typedef struct hr__backward {
 	hr_value out[HR__OP_OUTPUTS];     /* kept; HR_NO_VALUE if not in the row's mask */
 	hr_value grad_out[HR__OP_OUTPUTS]; /* kept; HR_NO_VALUE = the result does not depend on it */
 	bool wanted[HR__OP_INPUTS];
+	hr_value so_far[HR__OP_INPUTS];   /* the sum of the gradients that other calls gave to the input; HR_NO_VALUE = none */
+	bool is_sum[HR__OP_INPUTS];       /* set: the function has consumed so_far[i] and added it to grad_in[i] */
 	hr_value grad_in[HR__OP_INPUTS];
 } hr__backward;
 

@@ -212,6 +212,7 @@ static hr_status go_back_over(struct gradient_search *search, uint32_t n)
 	}
 	for (uint32_t i = 0; i < call.in_count; i++) {
 		backward.wanted[i] = has_gradient(call.in_types[i].dtype) && known_of(search, call.ins[i])->depends;
+		if (backward.wanted[i]) backward.so_far[i] = known_of(search, call.ins[i])->gradient;
 		wanted |= backward.wanted[i];
 	}
 	if (!any || !wanted) return HR_OK;
@@ -222,6 +223,7 @@ static hr_status go_back_over(struct gradient_search *search, uint32_t n)
 	get_values(search, &call, &backward);
 	status = op->gradient(&backward);
 	for (uint32_t i = 0; i < call.in_count; i++) {
+		if (backward.is_sum[i]) known_of(search, call.ins[i])->gradient = HR_NO_VALUE;
 		if (!status && backward.wanted[i] && backward.grad_in[i].id)
 			status = add_gradient(search, call.ins[i], backward.grad_in[i]);
 		else hr_value_release(backward.grad_in[i]);

@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "core/base/status.h"
+#include "runtime/engine/engine.h"
 #include "runtime/ops/ops.h"
 
 #define LANES 8
@@ -52,10 +53,10 @@ HR__INFER(layer_norm)
 	                hr_dtype_text(in[0].dtype));
 }
 
-/* Inputs: the gradient of y, which may be bfloat16, x, gain, mean, 1 / deviation. Outputs: the gradients of x, gain and bias. */
+/* Inputs: the gradient of y, which may be bfloat16, x, gain, mean, 1 / deviation, and what is added to the gradient of x, which may be missing. Outputs: the gradients of x, gain and bias. */
 HR__INFER(layer_norm_grad)
 {
-	(void)count, (void)attrs;
+	(void)attrs;
 	hr_status status = hr__need_rows(&in[1]);
 	hr_dtype dtype;
 	if (status == HR_OK) status = hr__need_elements(&in[1], &in[0], &dtype);
@@ -65,6 +66,8 @@ HR__INFER(layer_norm_grad)
 		status = hr__need_same_dtype(&in[1], &in[i]);
 		if (status == HR_OK) status = hr__need_same_dims(&(hr__type){ in[1].dtype, without_last(&in[1].dims) }, &in[i]);
 	}
+	if (status == HR_OK && count > 5) status = hr__need_same_dtype(&in[1], &in[5]);
+	if (status == HR_OK && count > 5) status = hr__need_same_dims(&in[1], &in[5]);
 	out[0] = in[1];
 	out[1] = out[2] = in[2];
 	return status;
@@ -123,7 +126,7 @@ HR__INFER(layer_norm_grad)
 	/* With h = (x - mean) / deviation and g = dy gain: dx = (g - mean(g) - h mean(g h)) / deviation. */                        \
 	static void go_back_##name(const hr__work *work, const type *grad, int64_t row, int64_t count, double *of_gain, double *of_bias) \
 	{                                                                                                                           \
-		const type *x = (const type *)work->in[1] + row * count;                                                                \
+		const type *x = (const type *)work->in[1] + row * count, *plus = work->in_count > 5 ? (const type *)work->in[5] + row * count : NULL; \
 		const type *gain = work->in[2], middle = ((const type *)work->in[3])[row], factor = ((const type *)work->in[4])[row];   \
 		type *out = (type *)work->out[0] + row * count;                                                                         \
 		double lanes[LANES] = { 0 }, by_h[LANES] = { 0 }, sum = 0, sum_by_h = 0;                                                \
@@ -145,8 +148,10 @@ HR__INFER(layer_norm_grad)
 		}                                                                                                                       \
 		for (int k = 0; k < LANES; k++) sum += lanes[k], sum_by_h += by_h[k];                                                   \
 		type mean = (type)(sum / (double)count), mean_by_h = (type)(sum_by_h / (double)count);                                  \
-		HR__INDEPENDENT for (i = 0; i < count; i++)                                                                             \
-			out[i] = factor * (grad[i] * gain[i] - mean - (x[i] - middle) * factor * mean_by_h);                                \
+		HR__INDEPENDENT for (i = 0; i < count; i++) {                                                                           \
+			type slope = factor * (grad[i] * gain[i] - mean - (x[i] - middle) * factor * mean_by_h);                            \
+			out[i] = plus ? slope + plus[i] : slope;                                                                            \
+		}                                                                                                                       \
 	}
 
 FOR_TYPE(float, f32)
@@ -246,9 +251,11 @@ HR__RUN(layer_norm_grad)
 HR__GRADIENT(layer_norm)
 {
 	if (!hr__wanted(backward, 0) && !hr__wanted(backward, 1) && !hr__wanted(backward, 2)) return HR_OK;
-	hr_value outs[3], ins[5] = { backward->grad_out[0], backward->in[0], backward->in[1], backward->out[1], backward->out[2] };
+	hr_value outs[3], ins[6] = { backward->grad_out[0], backward->in[0], backward->in[1], backward->out[1], backward->out[2] };
 	hr_status status = HR_OK;
-	hr__call(HR__OP_LAYER_NORM_GRAD, ins, 5, &(hr__attrs){ 0 }, outs);
+	backward->is_sum[0] = hr__wanted(backward, 0) && backward->so_far[0].id; /* of what goes around the layer */
+	if (backward->is_sum[0]) ins[5] = hr__value_make_temporary(backward->so_far[0]);
+	hr__call(HR__OP_LAYER_NORM_GRAD, ins, backward->is_sum[0] ? 6 : 5, &(hr__attrs){ 0 }, outs);
 	for (uint32_t i = 0; i < 3 && status == HR_OK; i++) {
 		if (hr__wanted(backward, i)) status = hr__give(backward, i, outs[i]);
 		else hr_value_release(outs[i]);

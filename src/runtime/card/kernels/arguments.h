@@ -85,7 +85,7 @@ typedef struct hr__k_rows {
 
 /* Layer norm. [partials]: sums of blocks of [each] rows, for the gradients of gain and bias. */
 typedef struct hr__k_norm {
-	const void *in, *gain, *bias, *grad, *mean, *scale;
+	const void *in, *gain, *bias, *grad, *mean, *scale, *plus; /* plus: is added to the gradient of x; NULL = nothing */
 	void *out, *out_mean, *out_scale, *of_gain, *of_bias, *partials;
 	int64_t rows, length, blocks, each;
 	double epsilon;

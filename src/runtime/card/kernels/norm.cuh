@@ -50,6 +50,10 @@ template <int GROUP, int M> BOTH void layer_norm_grad(const hr__k_norm &arg)
 		for (int64_t i = MEMBER(GROUP) * M; i < arg.length; i += GROUP * M) {
 			pack<T, M> x = load<M>(arg.in, base + i), grad = load_as<M>(arg.grad, base + i, arg.grad_narrow), gain = load<M>(arg.gain, i);
 			for (int k = 0; k < M; k++) x.at[k] = factor * (grad.at[k] * gain.at[k] - mean - (x.at[k] - middle) * factor * mean_by_h);
+			if (arg.plus) {
+				pack<T, M> plus = load<M>(arg.plus, base + i);
+				for (int k = 0; k < M; k++) x.at[k] += plus.at[k];
+			}
 			store<M>(arg.out, base + i, x);
 		}
 	}

@@ -85,16 +85,23 @@ template <class J, int GROUP, int M> BOTH void rows(const hr__k_reduce &arg)
 	}
 }
 
-// Rows [i, end) of M columns at [base]: several loads are under way.
+template <class J, int M> BOTH void add_row(const hr__k_reduce &arg, int64_t at, typename J::A *all)
+{
+	pack<T, M> x = load_as<M>(arg.in, at, arg.narrow);
+	for (int k = 0; k < M; k++) all[k] = J::join(all[k], (typename J::A)x.at[k]);
+}
+
+// Rows [i, end) of M columns at [base]. As for elements, the loop over one dimension is unrolled.
 template <class J, int M> BOTH void add_rows(const hr__k_reduce &arg, int64_t base, int64_t i, int64_t end, typename J::A *all)
 {
-	bool is_one = arg.gone.rank == 1;
-	int64_t step = arg.gone.step[0];
+	if (arg.gone.rank == 1) {
+		int64_t step = arg.gone.step[0];
 #pragma unroll 4
-	for (; i < end; i += ROW_WARPS) {
-		pack<T, M> x = load_as<M>(arg.in, base + (is_one ? i * step : offset_of(arg.gone, i)), arg.narrow);
-		for (int k = 0; k < M; k++) all[k] = J::join(all[k], (typename J::A)x.at[k]);
+		for (; i < end; i += ROW_WARPS) add_row<J, M>(arg, base + i * step, all);
+		return;
 	}
+#pragma unroll 1
+	for (; i < end; i += ROW_WARPS) add_row<J, M>(arg, base + offset_of(arg.gone, i), all);
 }
 
 // The order of additions is the same for each M.
