@@ -192,7 +192,7 @@ static void begin_launch(noted_launch *launch, CUfunction function, CUstream str
 	hr__kernel *kernel = hr__kernels_get(function);
 	if (!kernel) return;
 	name_expected(kernel);
-	if (!uses) return;
+	if (!uses || hr__captures_has(stream, false)) return; /* a graph that is recorded runs later, or never */
 	if (!hr__driver.cuFuncGetParamInfo && !hr__driver.cuKernelGetParamInfo) say_once_without_parameters();
 	launch->kernel = kernel;
 	emit(kernel, HR__EVENT_OP_BEGIN, NULL, 0);

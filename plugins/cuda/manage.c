@@ -148,20 +148,27 @@ static bool stream_for(managed_card *card, const hr__manage_order *order, hr_str
 	return !order->stream || order->stream == HR__LEGACY_STREAM || import(card, order->stream, out);
 }
 
+/* Takes the stream out of the list; false: it is not there. */
+static bool take_out(managed_card *card, CUstream stream, hr_stream *out)
+{
+	unsigned at = 0;
+	pthread_mutex_lock(&lock);
+	while (at < card->stream_count && card->streams[at].native != stream) at++;
+	bool found = at < card->stream_count;
+	if (found) {
+		*out = card->streams[at].number;
+		card->streams[at] = card->streams[--card->stream_count];
+	}
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+/* Waits for the stream, without the lock: its work may wait for what other threads do after a request. */
 void hr__manage_end_stream(CUstream stream)
 {
-	for (int i = 0; i < HR__CARDS_MAX; i++) {
-		managed_card *card = &cards[i];
-		if (__atomic_load_n(&card->state, __ATOMIC_ACQUIRE) != OPENED) continue;
-		pthread_mutex_lock(&lock);
-		for (unsigned at = 0; at < card->stream_count; at++) {
-			if (card->streams[at].native != stream) continue;
-			hr_stream_destroy(card->device, card->streams[at].number);
-			card->streams[at] = card->streams[--card->stream_count];
-			break;
-		}
-		pthread_mutex_unlock(&lock);
-	}
+	hr_stream number;
+	for (int i = 0; i < HR__CARDS_MAX; i++)
+		if (__atomic_load_n(&cards[i].state, __ATOMIC_ACQUIRE) == OPENED && take_out(&cards[i], stream, &number)) hr_stream_destroy(cards[i].device, number);
 }
 
 /* ---- blocks ---- */

@@ -180,6 +180,28 @@ static CUresult gate(bool open)
 	return open ? HR__CUDA_SUCCESS : cu.other_cuLaunchHostFunc(stream, wait_at_gate, NULL);
 }
 
+/* A thread that opens the gate later, after a request on a stream of its own. */
+static void *open_later(void *unused)
+{
+	CUstream own;
+	CUdeviceptr address;
+	(void)unused;
+	usleep(200000);
+	bool done = cu.other_cuCtxSetCurrent(primary) == HR__CUDA_SUCCESS && cu.other_cuStreamCreate(&own, HR__CU_STREAM_NON_BLOCKING) == HR__CUDA_SUCCESS &&
+	            cu.cuMemAllocAsync(&address, 1000, own) == HR__CUDA_SUCCESS && cu.cuMemFreeAsync(address, own) == HR__CUDA_SUCCESS;
+	if (!done) puts("a request failed");
+	gate(true);
+	return NULL;
+}
+
+static CUresult open_gate_later(void)
+{
+	pthread_t thread;
+	if (pthread_create(&thread, NULL, open_later, NULL) != 0) abort();
+	pthread_detach(thread);
+	return HR__CUDA_SUCCESS;
+}
+
 static long resident_mib(void)
 {
 	long pages = 0;
@@ -494,6 +516,7 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("range")) return print_range(*address, bytes);
 	if (IS("launch")) return launch(slot, bytes);
 	if (IS("gate")) return gate(slot);
+	if (IS("openlater")) return open_gate_later();
 	if (IS("unload")) return cu.cuModuleUnload((CUmodule)1);
 	if (IS("churn")) return churn(bytes);
 	if (IS("nvtx")) return start_nvtx();

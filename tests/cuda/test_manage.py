@@ -90,6 +90,11 @@ class Manage(Run):
         commands = ["stream", "async:0:1000", "contents:0", "freeasync:0", "streamend"] * 100  # more than Headroom's 63 streams
         self.assertEqual(self.lines(self.manage("proc", "start", *commands, "gpustats")), ["gpu 0"])
 
+    def test_a_stream_that_is_destroyed_may_wait_for_other_threads(self):
+        # Its work ends after a request of another thread.
+        lines = self.lines(self.manage("proc", "start", "stream", "async:0:1000", "freeasync:0", "gate:0", "openlater", "streamend", "alloc:1:1000", "gpustats"))
+        self.assertEqual(lines, ["gpu 1024"])
+
     def test_memory_for_more_streams_than_headroom_has_comes_from_the_driver(self):
         # 63, beside the default one. What the driver gives is not rounded to 256 bytes.
         commands = ["start", *["stream", "async:0:1000", "contents:0", "freeasync:0"] * 70, "sync"]

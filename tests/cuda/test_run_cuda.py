@@ -324,6 +324,11 @@ class Names(Run):
             planned = run("plan", path, "--limit", "1GiB")
             self.assertEqual(planned.returncode, 0, planned.stderr)
 
+    def test_launches_that_a_graph_records_are_not_uses(self):
+        _, rows, path = self.recorded("start", "stream", "alloc:0:1000", "capture:1", "launch:0:0", "capture:0", "launch:0:1", "sync", options=("--uses",))
+        self.assertEqual(sum(row["uses"] for row in rows if row["bytes"] == 1000), 2)
+        self.assertIn("_Z5scalePf6vectori", {row["tag"] for row in rows})  # it is the name of the block all the same
+
     def test_uses_of_managed_blocks(self):
         path = self.folder / "m.hrt"
         self.lines(self.under(program("proc") + ["start", "stream", "alloc:0:1000", "async:1:5000", *self.LAUNCHES, "sync"], "--manage", "--uses", "--trace", path))
