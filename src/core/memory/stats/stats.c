@@ -313,8 +313,9 @@ hr_status hr__stats_visit_device(hr_device handle, hr_stats *stats, hr__stats_vi
 {
 	hr_status status;
 	hr__device *device = hr__device_of(handle, &status);
-	if (device) device_visit(device, stats, visit, context);
-	return status;
+	if (!device) return status;
+	device_visit(device, stats, visit, context);
+	return HR_OK;
 }
 
 hr_status hr_get_memory_info(const char *device_name, hr_memory_info *info)
