@@ -75,7 +75,7 @@ if(TARGET headroom)
 	set_target_properties(cuda_hostile PROPERTIES ENABLE_EXPORTS ON) # for RTLD_DEEPBIND
 	target_compile_definitions(cuda_program_linked PRIVATE LINKED)
 	target_link_libraries(cuda_program_linked PRIVATE fake_cuda_whole)
-foreach(target cuda_program cuda_program_linked cuda_program_module cuda_hostile cuda_faults)
+	foreach(target cuda_program cuda_program_linked cuda_program_module cuda_hostile cuda_faults)
 		set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/cuda)
 		target_include_directories(${target} PRIVATE include src tests plugins/cuda)
 		target_link_libraries(${target} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
