@@ -350,6 +350,37 @@ static void test_memory_of_graphs_is_given_back(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
+/* A function for whose graph there is no memory runs op by op. That the graph was not possible is no refusal; that an op is, is one. */
+static void test_a_graph_without_memory_is_no_refusal(void)
+{
+	struct program program;
+	hr_allocator allocator;
+	hr_allocator_options options;
+	card_begin();
+	hr_allocator_options_init(&options);
+	options.limit_bytes = 16 << 20;
+	CHECK_STATUS(HR_OK, hr_allocator_create(fixture_device("GPU:0"), &options, &allocator));
+	hr_session session = card_session("GPU:0", allocator);
+	CHECK_STATUS(HR_OK, hr_session_enter(session));
+	hr_function function = function_of(&program, "large", add_large);
+	hr_value kept = HR_NO_VALUE;
+	for (int i = 0; i < 2; i++) {
+		hr_value out, x = hr_random_normal(HR_DTYPE_FLOAT32, HR_DIMS(4), 5);
+		CHECK_STATUS(i ? HR_OUT_OF_MEMORY : HR_OK, hr_function_call(function, &x, 1, &out, 1));
+		if (i) continue;
+		hr_value_release(out);
+		kept = hr_value_keep(hr_full(HR_DTYPE_FLOAT32, HR_DIMS(7 << 19), 1)); /* 14 MiB */
+		CHECK(kept.id);
+	}
+	CHECK_EQ(fixture_stats(allocator).num_failed_allocs, 1);
+	hr_value_release(kept);
+	CHECK_STATUS(HR_OK, hr_function_destroy(function));
+	CHECK_STATUS(HR_OK, hr_session_leave());
+	CHECK_STATUS(HR_OK, hr_session_destroy(session));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
 /* ---- failures ---- */
 
 /* Makes each call of the driver fail in turn, from the second call of a function on. What fails returns an error, and the steps after it succeed; what does
@@ -390,4 +421,4 @@ static void test_every_call_of_the_driver_may_fail(void)
 }
 
 TEST_MAIN(T(test_two_threads_call_one_captured_function), T(test_steps_wait_for_nothing), T(test_a_captured_step_gives_the_bits_of_single_ops), T(test_replaced_and_returned_variables_run_op_by_op),
-          T(test_a_value_that_was_read_keeps_its_contents), T(test_memory_of_graphs_is_given_back), T_WITHIN(test_every_call_of_the_driver_may_fail, 120))
+          T(test_a_value_that_was_read_keeps_its_contents), T(test_memory_of_graphs_is_given_back), T(test_a_graph_without_memory_is_no_refusal), T_WITHIN(test_every_call_of_the_driver_may_fail, 120))

@@ -114,6 +114,14 @@ class Completion(unittest.TestCase):
                 done = subprocess.run([shell, "-n"], input=text, capture_output=True, text=True)
                 self.assertEqual((done.returncode, done.stderr), (0, ""), shell)
 
+    def test_zsh_offers_as_many_files_as_a_command_takes(self):
+        text = headroom("help", "--completion", "zsh").stdout
+        begin = text.index("report)")
+        report = text[begin:text.index(";;", begin)]
+        self.assertIn("'*:file:_files'", report)  # any number of recordings
+        self.assertNotIn("'1:file:", report)
+        self.assertIn("'1:file:_files'", text)
+
     def test_an_unknown_shell_is_an_error(self):
         done = headroom("help", "--completion", "tcsh")
         self.assertEqual((done.returncode, done.stdout), (2, ""))

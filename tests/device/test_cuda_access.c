@@ -58,6 +58,22 @@ static void test_memory_of_before_and_after_is_accessible(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
+static void test_a_card_in_a_full_list_is_still_known(void)
+{
+	fake_cuda_load("whole");
+	setenv("FAKE_CUDA_DEVICES", "64", 1);
+	setenv("FAKE_CUDA_MEMORY", "268435456", 1);
+	hr_device device = fixture_device("GPU:0");
+	for (int i = 1; i < 64; i++) {
+		char name[16];
+		snprintf(name, sizeof name, "GPU:%d", i);
+		CHECK_STATUS(HR_OK, hr_device_allow_access(device, fixture_device(name)));
+	}
+	CHECK_STATUS(HR_OK, hr_device_allow_access(device, fixture_device("GPU:63")));
+	CHECK_STATUS(HR_OK, hr_device_allow_access(device, fixture_device("GPU:1")));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
 static void test_devices_of_different_kinds_are_refused(void)
 {
 	load_cards();
@@ -167,5 +183,5 @@ static void test_threads_map_while_cards_are_added(void)
 	}
 }
 
-TEST_MAIN(T(test_memory_of_before_and_after_is_accessible), T(test_devices_of_different_kinds_are_refused), T(test_each_call_may_fail),
+TEST_MAIN(T(test_memory_of_before_and_after_is_accessible), T(test_a_card_in_a_full_list_is_still_known), T(test_devices_of_different_kinds_are_refused), T(test_each_call_may_fail),
           T(test_threads_map_while_cards_are_added))

@@ -10,7 +10,7 @@
 #include "fake_cuda/fake_cuda.h"
 
 #define EXPORT __attribute__((visibility("default")))
-#define MAX_CARDS 8
+#define MAX_CARDS 64
 #define MAX_DEPTH 16
 #define SPAN (UINT64_C(1) << 33) /* size of a card's file */
 #define CONTEXT_BYTES (UINT64_C(4) << 20)
@@ -49,7 +49,7 @@ typedef struct mapping {
 	uint64_t base, size;
 	extent *memory;
 	bool accessible, plain;
-	unsigned peers;    /* bit n: card n may access it too */
+	uint64_t peers;    /* bit n: card n may access it too */
 	bool freeing;      /* a free of it is queued */
 	CUmemoryPool pool; /* NULL = none */
 	CUcontext context; /* plain: its end frees it */

@@ -546,12 +546,12 @@ CUresult cuMemUnmap(CUdeviceptr base, size_t size)
 CUresult cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc *access, size_t count)
 {
 	BEGIN_IN_CONTEXT(cuMemSetAccess);
-	unsigned cards_of_call = 0;
+	uint64_t cards_of_call = 0;
 	VALID(count > 0 && whole_mappings(base, size));
 	for (size_t i = 0; i < count; i++) {
 		VALID(access[i].location.type == HR__CU_MEM_LOCATION_TYPE_DEVICE && access[i].flags == HR__CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 		VALID(access[i].location.id >= 0 && access[i].location.id < card_count());
-		cards_of_call |= 1u << access[i].location.id;
+		cards_of_call |= UINT64_C(1) << access[i].location.id;
 	}
 	for (uint64_t at = base; at < base + size;) {
 		mapping *found = mapping_at(at);

@@ -4,6 +4,7 @@ examples/ names only metrics that exist. tests/fleet/test_prometheus.py has the 
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -142,6 +143,26 @@ class Served(Published):
         reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         reset.close()
         self.assertEqual(ask(port, GET + b"\r\n")[0], 200)
+
+    def test_a_server_that_can_open_no_more_files_waits_without_computing(self):
+        server, port = self.serve()
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (18, hard))  # poll takes no more than that: the listener and 16 connections
+        clients = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(20)]
+        self.wait_for(lambda: len(os.listdir(f"/proc/{server.pid}/fd")) == 18)
+        begin = self.computed(server)
+        time.sleep(1)
+        self.assertLess(self.computed(server) - begin, 0.06)  # it looks again ten times in a second
+        for client in clients:
+            client.close()
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (64, hard))
+        self.assertEqual(ask(port, GET + b"\r\n")[0], 200)
+
+    @staticmethod
+    def computed(process):
+        """Seconds of a processor."""
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def test_a_request_that_comes_byte_by_byte_is_answered(self):
         _, port = self.serve()

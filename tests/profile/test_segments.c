@@ -4,6 +4,7 @@
 
 #include "fault_os.h"
 #include "fixture.h"
+#include "core/memory/allocator.h"
 #include "core/os/os.h"
 #include "core/record/publish.h"
 #include "headroom_lms.h"
@@ -186,6 +187,74 @@ static void test_a_device_shows_the_sum_of_its_allocators_while_a_thread_allocat
 	}
 	hr__store_relaxed(&allocating, 0);
 	pthread_join(thread, NULL);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+static void *make_and_destroy_tensors(void *unused)
+{
+	hr_device device = fixture_device("SIM:0");
+	(void)unused;
+	for (int i = 0; (uint64_t)i < hr_test_scaled(2000); i++) {
+		hr_allocator allocator = fixture_allocator(device, 4 << 20);
+		fixture_lms(allocator, "lru", 0);
+		hr_tensor tensor = fixture_tensor(allocator, 4096);
+		CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+		CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
+		CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
+	}
+	hr__store_relaxed(&allocating, 0);
+	return NULL;
+}
+
+static void read_lms(hr__allocator *each, const hr_stats *stats, void *context)
+{
+	hr_lms_stats lms = { .struct_size = sizeof lms };
+	if (hr_lms_get_stats((hr_allocator){ each->id }, &lms)) return; /* it is being destroyed */
+	*(int64_t *)context += lms.num_tensors + stats->num_live;
+}
+
+/* As the publishing thread does, all the time. */
+static void test_statistics_can_be_read_while_contexts_of_tensors_end(void)
+{
+	pthread_t thread;
+	hr_device device = fixture_device("SIM:0");
+	int64_t seen = 0;
+	hr__store_relaxed(&allocating, 1);
+	CHECK_EQ(pthread_create(&thread, NULL, make_and_destroy_tensors, NULL), 0);
+	while (hr__load_relaxed(&allocating)) {
+		hr_stats stats;
+		CHECK_STATUS(HR_OK, hr__stats_visit_device(device, &stats, read_lms, &seen));
+	}
+	pthread_join(thread, NULL);
+	printf("# saw %lld tensors and blocks\n", (long long)seen);
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+static hr__atomic_u32 stopping_threads;
+
+static void *stop_publishing(void *unused)
+{
+	(void)unused;
+	hr__fetch_add_relaxed(&stopping_threads, 1);
+	while (hr__load_acquire(&stopping_threads) % 2) {}
+	hr__publish_stop();
+	return NULL;
+}
+
+/* The end of the process may stop it while another thread is in hr_shutdown. */
+static void test_two_threads_may_stop_publishing_at_once(void)
+{
+	use_folder();
+	open_allocator();
+	for (int i = 0; (uint64_t)i < hr_test_scaled(200); i++) {
+		pthread_t threads[2];
+		struct stat facts;
+		CHECK_STATUS(HR_OK, hr__publish_start());
+		for (int k = 0; k < 2; k++) CHECK_EQ(pthread_create(&threads[k], NULL, stop_publishing, NULL), 0);
+		for (int k = 0; k < 2; k++) pthread_join(threads[k], NULL);
+		CHECK(stat(own_path(), &facts) != 0);
+	}
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
@@ -507,7 +576,7 @@ static void test_a_process_publishes_only_its_own_statistics(void)
 }
 
 TEST_MAIN(T(test_a_program_shows_what_it_uses_and_takes_it_away), T(test_a_rank_shows_its_job_and_each_allocator_what_it_evicts), T(test_a_device_shows_the_sum_of_its_allocators_while_a_thread_allocates),
-          T(test_without_the_variable_nothing_is_shown),
+          T(test_statistics_can_be_read_while_contexts_of_tensors_end), T(test_two_threads_may_stop_publishing_at_once), T(test_without_the_variable_nothing_is_shown),
           T(test_a_program_is_seen_however_long_its_looks_take), T(test_a_file_of_an_earlier_process_is_replaced), T(test_a_child_does_not_change_its_parents_file),
           T(test_whatever_call_fails_nothing_is_left_behind), T(test_hostile_files_are_refused_or_sanitized),
           T(test_odd_files_are_not_waited_for), T(test_files_of_the_dead_are_removed_and_those_of_the_living_kept), T(test_a_process_publishes_only_its_own_statistics))

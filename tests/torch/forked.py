@@ -7,6 +7,7 @@ import os
 import sys
 import types
 
+import sympy  # noqa: F401 (PyTorch imports it with its first optimizer)
 import torch  # noqa: F401
 
 

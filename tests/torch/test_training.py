@@ -19,7 +19,8 @@ STEPS = round(20 * SCALE) if SCALE > 1 else 6
 
 
 def scenarios(*arguments):
-    result = environment.run_python(environment.ROOT / "tests/torch/scenarios.py", *arguments, timeout=36000)
+    path = str(environment.ROOT / "tests/torch/scenarios.py")
+    result = environment.run_program(f"import runpy, sys\nsys.argv = {[path, *map(str, arguments)]}\nrunpy.run_path({path!r}, run_name='__main__')", timeout=36000)
     if result.returncode:
         raise AssertionError(f"scenarios.py {' '.join(map(str, arguments))} ended with {result.returncode}:\n{result.stderr[-6000:]}")
     return json.loads(result.stdout)

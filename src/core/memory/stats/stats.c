@@ -313,7 +313,7 @@ hr_status hr__stats_visit_device(hr_device handle, hr_stats *stats, hr__stats_vi
 {
 	hr_status status;
 	hr__device *device = hr__device_of(handle, &status);
-	if (!device) return status; /* set only then */
+	if (!device) return status;
 	device_visit(device, stats, visit, context);
 	return HR_OK;
 }
