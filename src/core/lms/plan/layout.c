@@ -26,7 +26,7 @@ struct spot {
 	uint32_t late, early;
 };
 
-struct placed {
+struct placed_stay {
 	uint64_t offset, end;
 	struct window window;
 };
@@ -37,7 +37,7 @@ struct packing {
 	enum order order;
 	uint32_t least_cut; /* all stays are shortened at least like this */
 	uint32_t *numbers;          /* stays in the order in which they are placed */
-	struct placed *placed;      /* those that are, by offset */
+	struct placed_stay *placed;      /* those that are, by offset */
 	struct spot *spots, *best;  /* by stay: of this try, and of the best so far */
 	uint64_t most, work, late_bytes, best_late_bytes;
 };
@@ -111,10 +111,10 @@ static void insert(struct packing *packing, uint32_t count, uint32_t number)
 {
 	HR_ASSERT(count < packing->count && number < packing->count);
 	const struct spot *spot = &packing->spots[number];
-	struct placed *placed = packing->placed;
+	struct placed_stay *placed = packing->placed;
 	uint32_t at = count;
 	for (; at > 0 && placed[at - 1].offset > spot->offset; at--) placed[at] = placed[at - 1];
-	placed[at] = (struct placed){ spot->offset, spot->offset + packing->stays[number].bytes, window_of(packing, number, spot) };
+	placed[at] = (struct placed_stay){ spot->offset, spot->offset + packing->stays[number].bytes, window_of(packing, number, spot) };
 }
 
 /* The lowest offset at which the stay fits, shortened as [spot] says. False: it ends above [most]. */
@@ -124,7 +124,7 @@ static bool find_offset(struct packing *packing, uint32_t count, uint32_t number
 	struct window window = window_of(packing, number, spot);
 	uint32_t k = 0;
 	for (; k < count; k++) {
-		const struct placed *other = &packing->placed[k];
+		const struct placed_stay *other = &packing->placed[k];
 		if (other->offset >= place + bytes) break; /* those after it begin later still */
 		if (other->end > place && overlap(window, other->window)) place = other->end;
 	}
@@ -235,7 +235,7 @@ hr_status hr__layout_make(hr__layout_stay *stays, uint32_t count, uint32_t turns
 	*fits = count == 0;
 	*late_bytes = 0;
 	if (!count) return HR_OK;
-	size_t bytes = (size_t)count * (sizeof(struct placed) + 2 * sizeof(struct spot) + sizeof(uint32_t));
+	size_t bytes = (size_t)count * (sizeof(struct placed_stay) + 2 * sizeof(struct spot) + sizeof(uint32_t));
 	int error = hr__os()->alloc(bytes, &block);
 	if (error) return hr__os_fail(error, "cannot get host memory for the layout of a step");
 	struct packing packing = { .stays = stays, .count = count, .turns = turns, .most = most, .best_late_bytes = UINT64_MAX };
