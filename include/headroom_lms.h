@@ -319,11 +319,7 @@ HR_API HR_CHECK_RESULT hr_status hr_lms_reclaim_inactive(hr_allocator allocator,
  *
  * IN PLACE. A recipe can be extended by ops that change the tensor in place. Before such an op, hr_tensor_hold_recipe keeps the recipe from
  * ending with the write; after it, hr_tensor_extend_recipe adds the op. A run of the recipe then calls the functions of all its ops, in
- * order, and the ops in place change what is in the memory of the tensor:
- *
- *     hr_tensor_hold_recipe(y);                                        y has the recipe: y = norm(x)
- *     hr_tensor_pin(y, HR_WRITE, stream); queue relu(y); hr_tensor_unpin(y, stream);
- *     hr_tensor_extend_recipe(&relu);                                  y = norm(x), then relu(y)
+ * order, and the ops in place change what is in the memory of the tensor: the recipe "y = norm(x)" becomes "y = norm(x), then relu(y)".
  *
  * WHERE A RECIPE RUNS. recompute() runs on the thread that pins, and no lock of Headroom is held. Other threads that pin the same tensor
  * wait until it is done. In the function, the inputs are pinned for reading, and their addresses can be taken; pins of them nest.
