@@ -29,6 +29,7 @@ struct network {
 	bool in_place;    /* an op in place, in a pin group of its own, changes second[i] when it was computed: it reads the layer before, too */
 	bool impure;      /* both ops of a layer are in one pin group, and the first has no recipe: what it makes is moved */
 	bool placed;      /* the policy is told that mapping pages took a second in each step, so the plan assigns addresses */
+	uint64_t lower;   /* the limit from step 6 on; 0 = the same */
 	uint32_t (*layers)(uint32_t step); /* NULL: all */
 	uint32_t steps;
 };
@@ -217,6 +218,7 @@ static hr_lms_stats run(const struct network *network)
 	}
 	for (uint32_t step = 0; step < network->steps; step++) {
 		if (network->placed) here.lms->learned->mapping -= SECOND;
+		if (network->lower && step == 6) CHECK_STATUS(HR_OK, hr_lms_set_limit(here.allocator, network->lower));
 		run_step(step);
 		check_all();
 		if (network->placed) used += places_used();
@@ -228,6 +230,7 @@ static hr_lms_stats run(const struct network *network)
 	}
 	hr_lms_stats stats = fixture_lms_stats(here.allocator);
 	if (network->placed) CHECK_GT(used, 0);
+	if (network->lower) CHECK(here.lms->learned->memory <= network->lower && here.lms->learned->active_plan.plan.peak_bytes <= network->lower);
 	printf("#   planned %lld of %lld steps, again %.3f ms a step, drops %lld, recomputed %lld (%lld as planned), moved %lld\n",
 	       (long long)stats.num_steps_planned, (long long)stats.num_steps, (double)stats.plan_again_ns / 1e6, (long long)stats.num_drops,
 	       (long long)stats.num_recomputes, (long long)stats.num_planned_recomputes, (long long)stats.num_evictions);
@@ -363,6 +366,17 @@ static void test_what_is_made_again_has_a_place_in_the_layout(void)
 	check_follows(&network);
 }
 
+static void test_another_limit_gets_another_plan(void)
+{
+	struct network network = usual;
+	network.lower = 2304 * KIB;
+	network.steps = 12;
+	check_follows(&network);
+	network.limit = 64 * MIB; /* there is no plan before */
+	hr_lms_stats stats = run(&network);
+	CHECK_GT(stats.num_planned_recomputes, 0);
+}
+
 static uint32_t fewer_and_fewer(uint32_t step)
 {
 	return LAYERS - step % 4;
@@ -389,4 +403,5 @@ TEST_MAIN(T(test_ops_run_again_as_planned_and_contents_are_right), T(test_ghosts
           T(test_ops_of_a_pin_group_run_again_together), T(test_ops_in_place_run_again_with_the_op_that_made_their_tensor),
           T(test_what_an_op_in_place_changes_is_copied_once), T(test_recipes_may_be_set_after_the_unpin), T(test_recipes_may_hand_memory_over),
           T(test_ops_run_again_on_the_stream_of_the_op_that_needs_them), T(test_verify_finds_no_difference),
-          T(test_nothing_runs_again_when_that_is_off), T(test_what_is_made_again_has_a_place_in_the_layout), T(test_a_step_that_differs_computes_what_it_should))
+          T(test_nothing_runs_again_when_that_is_off), T(test_what_is_made_again_has_a_place_in_the_layout), T(test_a_step_that_differs_computes_what_it_should),
+          T(test_another_limit_gets_another_plan))

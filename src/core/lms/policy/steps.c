@@ -68,7 +68,8 @@ static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 	HR_ASSERT(hr__lock_is_mine(&lms->lock));
 	hr__learned *learned = lms->learned;
 	uint64_t limit, memory = lms->allocator->limit;
-	if (hr__add(hr__load_relaxed(&lms->limit), other_bytes, &limit) && limit < memory) memory = limit;
+	learned->limit = hr__load_relaxed(&lms->limit);
+	if (hr__add(learned->limit, other_bytes, &limit) && limit < memory) memory = limit;
 	learned->memory = memory;
 	uint64_t slack = SPARE_PAGES * lms->allocator->page;
 	if (slack > memory / 96) slack = memory / 96;
@@ -294,6 +295,9 @@ static void begin_step(hr__lms *lms)
 	learned->mapping_is_slow |= slow;
 	if (learned->mapping_is_slow && active->is_set && !active->placing && learned->has_last &&
 	    learned->last.signature == active->signature)
+		learned->wants_plan = true;
+	/* The program has changed the limit: a step that follows the plan still looks the same. */
+	if (active->is_set && learned->limit != hr__load_relaxed(&lms->limit) && learned->has_last && learned->last.signature == active->signature)
 		learned->wants_plan = true;
 	bool plans = learned->wants_plan && !learned->planning;
 	if (plans) {
