@@ -230,8 +230,9 @@ static void gather_memory(hr__lms *lms)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
-	uint64_t bytes = 0, area = 0, area_bytes = 0;
-	if (hr__reclaim_inactive(lms, HR_NAME_NONE, &bytes) || hr__blocks_gather(lms->allocator, &area, &area_bytes)) return;
+	uint64_t bytes = 0, area = 0, area_bytes = 0, most = learned->active_plan.layout_bytes;
+	/* What is left can serve blocks that have no place. */
+	if (hr__reclaim_inactive(lms, HR_NAME_NONE, &bytes) || hr__blocks_gather(lms->allocator, most, &area, &area_bytes)) return;
 	hr__blocks_keep_apart(lms->allocator);
 	hr__lock_take(&lms->lock);
 	learned->area = area;
@@ -251,7 +252,7 @@ static void join_free_memory(hr__lms *lms)
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
 	uint64_t mapping = hr__blocks_map_ns(lms->allocator), begin = hr__device_clock_ns(lms->device), address, bytes;
-	if (hr__blocks_gather(lms->allocator, &address, &bytes)) return;
+	if (hr__blocks_gather(lms->allocator, UINT64_MAX, &address, &bytes)) return;
 	hr__lock_take(&lms->lock);
 	/* Includes waiting for streams that still use free memory. At least 1 ns, because 0 means not done yet. */
 	learned->join_ns = hr__device_clock_ns(lms->device) - begin + 1;
