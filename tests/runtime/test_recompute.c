@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "analysis/schedule/pure_ops.h"
+#include "core/lms/policy/learned.h"
 #include "fault_os.h"
 #include "fixture.h"
 #include "headroom_runtime.h"
@@ -116,6 +117,34 @@ static void test_ops_in_place_have_one_recipe_for_all(void)
 	hr_value_release(w);
 	hr_value_release(b);
 	hr_value_release(y);
+	close_session();
+}
+
+/* So a plan may run all three again. */
+static void test_ops_in_place_are_recorded_as_one_op(void)
+{
+	hr__lms *lms;
+	hr_lms_options options = fixture_lms_options("learned", 0);
+	open_with(&options, 32 * MIB);
+	hr_value x = hr_value_keep(data_of(-1)), w = hr_value_keep(data_of(-30)), b = hr_value_keep(data_of(3));
+	CHECK_STATUS(HR_OK, hr__lms_of(allocator, &lms));
+	const hr__record *record = &lms->learned->now;
+	CHECK_STATUS(HR_OK, hr_step_begin(allocator));
+	hr_value y = hr_value_keep(hr_relu(hr_add(hr_matmul(x, w), b)));
+	CHECK_EQ(record->ops.count, 1u);
+	hr_value z = hr_value_keep(hr_mul(y, y));
+	CHECK_EQ(record->ops.count, 2u);
+	hr__plan_op ops[2] = { { 0 } };
+	bool seen[8] = { false };
+	CHECK_LE(record->tensors.count, 8u);
+	hr__record_mark_pure(record, ops, seen);
+	CHECK(ops[0].pure && ops[1].pure);
+	CHECK_STATUS(HR_OK, hr_step_end(allocator));
+	hr_value_release(x);
+	hr_value_release(w);
+	hr_value_release(b);
+	hr_value_release(y);
+	hr_value_release(z);
 	close_session();
 }
 
@@ -460,7 +489,7 @@ static void test_random_programs_give_the_same_bits_with_drops_after_each_op(voi
 	CHECK_GT(dropped, programs * 100);
 }
 
-TEST_MAIN(T(test_a_dropped_value_is_computed_again), T(test_random_numbers_are_drawn_again), T(test_ops_in_place_have_one_recipe_for_all),
+TEST_MAIN(T(test_a_dropped_value_is_computed_again), T(test_random_numbers_are_drawn_again), T(test_ops_in_place_have_one_recipe_for_all), T(test_ops_in_place_are_recorded_as_one_op),
           T(test_ops_in_place_have_no_recipe_when_an_input_is_gone), T(test_a_long_chain_in_place_ends_without_a_recipe),
           T(test_outputs_are_computed_again_one_by_one), T(test_without_recompute_nothing_has_a_recipe),
           T(test_far_from_the_host_nothing_has_a_recipe),

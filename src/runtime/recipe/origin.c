@@ -252,6 +252,16 @@ hr__origin *hr__origin_new(const hr__task *task, const hr__slot *ins, uint32_t i
 	return origin;
 }
 
+hr_tensor hr__origin_hold(const hr__origin *origin, const hr__slot *outs)
+{
+	if (!origin || !origin->before) return (hr_tensor){ 0 };
+	hr__last before = hr__last_get();
+	hr_tensor tensor = outs[0].buffer->tensor;
+	if (!hr_tensor_hold_recipe(tensor)) return tensor;
+	hr__last_set(&before); /* it has ended meanwhile; the op in place is an op of its own then */
+	return (hr_tensor){ 0 };
+}
+
 /* ---- setting the recipe ---- */
 
 /* The tensors that this op and those before it read, the oldest op's first. */
