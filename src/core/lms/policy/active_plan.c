@@ -9,6 +9,7 @@
 
 #define UNTIMED_NS 1000u /* of an op, if times are not known */
 #define LATE_PART 100u /* late moves may take this part of a step until a plan for less memory is tried */
+#define FOUND_MAX 3u   /* tries after which the best layout is taken, if one was found */
 #define LESS_MAX 8u    /* percent of memory that a plan may leave unused for its layout */
 
 static void *zeroed(size_t count, size_t item)
@@ -167,10 +168,11 @@ static hr_status make_best(const hr__record *record, const hr__plan_step *step, 
                            hr__active_plan *best)
 {
 	hr_status status = make_one(record, step, machine, machine->memory, places, best);
-	bool found = best->laid_out && late_ns(best, machine) <= best->plan.step_ns / LATE_PART;
-	for (uint32_t percent = 1; places && percent <= LESS_MAX && !status && !found; percent *= 2) {
+	uint32_t found = 0; /* plans that have a layout */
+	for (uint32_t percent = 1; places && percent <= LESS_MAX && !status; percent *= 2) {
 		hr__active_plan other = { 0 };
-		found = best->laid_out; /* this is the last try */
+		found += best->laid_out;
+		if (found == FOUND_MAX || (found && late_ns(best, machine) <= best->plan.step_ns / LATE_PART)) break;
 		if (make_one(record, step, machine, machine->memory - machine->memory / 100 * percent, true, &other) ||
 		    laid_out_ns(&other, machine) >= laid_out_ns(best, machine)) {
 			hr__active_plan_free(&other);
