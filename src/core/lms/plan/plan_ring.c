@@ -1,4 +1,6 @@
 /* plan_ring.c - reads a step, refuses an inconsistent one, and builds the form of plan_ring.h. */
+#include <string.h>
+
 #include "core/lms/plan/plan_ring.h"
 
 #include "core/base/assert.h"
@@ -8,16 +10,60 @@
 
 /* ---- scratch memory ---- */
 
+/* Freed blocks of the plan that the thread makes, for its next blocks: many drafts need blocks of about the same sizes, and new memory
+ * costs a page fault for each page. */
+static _Thread_local struct {
+	bool keeps;
+	uint32_t count;
+	struct {
+		void *block;
+		size_t size;
+	} blocks[HR__PLAN_KEPT_BLOCKS];
+} kept;
+
+bool hr__plan_scratch_keep(void)
+{
+	bool begins = !kept.keeps;
+	kept.keeps = true;
+	return begins;
+}
+
+void hr__plan_scratch_release(void)
+{
+	HR_ASSERT(kept.keeps);
+	kept.keeps = false;
+	while (kept.count > 0) {
+		kept.count--;
+		hr__os()->free(kept.blocks[kept.count].block, kept.blocks[kept.count].size);
+	}
+}
+
+/* A kept block of at least [*bytes], and of at most twice as many, zeroed as far as needed. *bytes gets its size. */
+static void *take_kept(size_t *bytes)
+{
+	for (uint32_t i = kept.count; i-- > 0;) {
+		size_t size = kept.blocks[i].size;
+		if (size < *bytes || size / 2 > *bytes) continue;
+		void *block = kept.blocks[i].block;
+		kept.blocks[i] = kept.blocks[--kept.count];
+		memset(block, 0, *bytes);
+		*bytes = size;
+		return block;
+	}
+	return NULL;
+}
+
 void *hr__plan_scratch_take(hr__plan_scratch *scratch, uint64_t count, size_t size)
 {
 	uint64_t bytes;
-	void *block;
 	HR_ASSERT(scratch->count < HR__PLAN_SCRATCH_BLOCKS);
 	if (scratch->count == HR__PLAN_SCRATCH_BLOCKS) return NULL;
 	if (!hr__multiply(count > 0 ? count : 1, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
-	if (hr__os()->alloc((size_t)bytes, &block) != 0) return NULL;
+	size_t taken = (size_t)bytes;
+	void *block = take_kept(&taken);
+	if (block == NULL && hr__os()->alloc(taken, &block) != 0) return NULL;
 	scratch->blocks[scratch->count] = block;
-	scratch->sizes[scratch->count++] = (size_t)bytes;
+	scratch->sizes[scratch->count++] = taken;
 	return block;
 }
 
@@ -25,7 +71,13 @@ void hr__plan_scratch_free(hr__plan_scratch *scratch)
 {
 	while (scratch->count > 0) {
 		scratch->count--;
-		hr__os()->free(scratch->blocks[scratch->count], scratch->sizes[scratch->count]);
+		void *block = scratch->blocks[scratch->count];
+		size_t size = scratch->sizes[scratch->count];
+		if (!kept.keeps || kept.count == HR__PLAN_KEPT_BLOCKS) hr__os()->free(block, size);
+		else {
+			kept.blocks[kept.count].block = block;
+			kept.blocks[kept.count++].size = size;
+		}
 	}
 }
 

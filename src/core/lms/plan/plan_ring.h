@@ -22,6 +22,12 @@ typedef struct hr__plan_scratch {
 void *hr__plan_scratch_take(hr__plan_scratch *scratch, uint64_t count, size_t size);
 void hr__plan_scratch_free(hr__plan_scratch *scratch);
 
+/* From here until hr__plan_scratch_release the thread keeps blocks that are freed for those that it takes next. False: it does already, and
+ * the caller does not release. */
+#define HR__PLAN_KEPT_BLOCKS 96
+bool hr__plan_scratch_keep(void);
+void hr__plan_scratch_release(void);
+
 typedef struct hr__plan_gap {
 	uint64_t bytes;
 	uint64_t out_ns, in_ns; /* time of a copy in each direction */
