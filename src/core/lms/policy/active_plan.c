@@ -9,8 +9,8 @@
 
 #define UNTIMED_NS 1000u /* of an op, if times are not known */
 #define LATE_PART 100u /* late moves may take this part of a step until a plan for less memory is tried */
-#define FOUND_MAX 3u   /* tries after which the best layout is taken, if one was found */
-#define LESS_MAX 8u    /* percent of memory that a plan may leave unused for its layout */
+#define FOUND_MAX 4u   /* tries after which the best layout is taken, if one was found */
+#define LESS_MAX 16u   /* percent of memory that a plan may leave unused for its layout */
 
 static void *zeroed(size_t count, size_t item)
 {
