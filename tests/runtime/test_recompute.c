@@ -438,23 +438,27 @@ static void test_costs_are_those_of_the_documented_formula(void)
 {
 	hr__attrs attrs = { 0 }, transposed = { .transpose_a = true };
 	hr__type row[] = { f32(2, 100, 50, 0, 0), f32(2, 100, 50, 0, 0) };
-	CHECK_EQ(hr__op_cost_ns(HR__OP_ADD, &attrs, row, 2, row), 1000 + 60000 / 10);
-	CHECK_EQ(hr__op_cost_ns(HR__OP_EXP, &attrs, row, 1, row), 1000 + 40000 / 10 + 5000);
-	CHECK_EQ(hr__op_cost_ns(HR__OP_RANDOM_NORMAL, &attrs, NULL, 0, row), 1000 + 20000 / 10 + 5000 * 8);
+	CHECK_EQ(hr__op_cost_ns(HR__OP_ADD, &attrs, row, 2, row, false), 1000 + 60000 / 10);
+	CHECK_EQ(hr__op_cost_ns(HR__OP_EXP, &attrs, row, 1, row, false), 1000 + 40000 / 10 + 5000);
+	CHECK_EQ(hr__op_cost_ns(HR__OP_RANDOM_NORMAL, &attrs, NULL, 0, row, false), 1000 + 20000 / 10 + 5000 * 8);
 	/* [100,50] by [50,90]: 100 * 90 * 50 products; transposed, [50,100] by [100,90]: 50 * 90 * 100. */
 	hr__type factors[] = { row[0], f32(2, 50, 90, 0, 0) }, product = f32(2, 100, 90, 0, 0);
-	CHECK_EQ(hr__op_cost_ns(HR__OP_MATMUL, &attrs, factors, 2, &product), 1000 + 4 * (5000 + 4500 + 9000) / 10 + 450000 / 90);
+	CHECK_EQ(hr__op_cost_ns(HR__OP_MATMUL, &attrs, factors, 2, &product, false), 1000 + 4 * (5000 + 4500 + 9000) / 10 + 450000 / 90);
 	hr__type turned[] = { row[0], f32(2, 100, 90, 0, 0) }, small = f32(2, 50, 90, 0, 0);
-	CHECK_EQ(hr__op_cost_ns(HR__OP_MATMUL, &transposed, turned, 2, &small), 1000 + 4 * (5000 + 9000 + 4500) / 10 + 450000 / 90);
+	CHECK_EQ(hr__op_cost_ns(HR__OP_MATMUL, &transposed, turned, 2, &small, false), 1000 + 4 * (5000 + 9000 + 4500) / 10 + 450000 / 90);
 	/* Images [2,3,8,8], filter [9,3,3,3] and padding: [2,9,8,8], 27 products for each of 1152 numbers; the same for both gradients. */
 	hr__type x = f32(4, 2, 3, 8, 8), filter = f32(4, 9, 3, 3, 3), y = f32(4, 2, 9, 8, 8);
 	uint64_t expected = 1000 + 4 * (384 + 243 + 1152) / 10 + 1152 * 27 / 90;
-	CHECK_EQ(hr__op_cost_ns(HR__OP_CONV2D, &attrs, (hr__type[]){ x, filter }, 2, &y), expected);
-	CHECK_EQ(hr__op_cost_ns(HR__OP_CONV2D_GRAD_INPUT, &attrs, (hr__type[]){ y, filter }, 2, &x), expected);
-	CHECK_EQ(hr__op_cost_ns(HR__OP_CONV2D_GRAD_FILTER, &attrs, (hr__type[]){ y, x }, 2, &filter), expected);
+	CHECK_EQ(hr__op_cost_ns(HR__OP_CONV2D, &attrs, (hr__type[]){ x, filter }, 2, &y, false), expected);
+	CHECK_EQ(hr__op_cost_ns(HR__OP_CONV2D_GRAD_INPUT, &attrs, (hr__type[]){ y, filter }, 2, &x, false), expected);
+	CHECK_EQ(hr__op_cost_ns(HR__OP_CONV2D_GRAD_FILTER, &attrs, (hr__type[]){ y, x }, 2, &filter, false), expected);
 	/* A loss: the elements of its input. */
 	hr__type labels[] = { row[0], { HR_DTYPE_INT32, { 1, { 100 } } } }, losses = f32(1, 100, 0, 0, 0);
-	CHECK_EQ(hr__op_cost_ns(HR__OP_CROSS_ENTROPY, &attrs, labels, 2, &losses), 1000 + (20000 + 400 + 400) / 10 + 5000);
+	CHECK_EQ(hr__op_cost_ns(HR__OP_CROSS_ENTROPY, &attrs, labels, 2, &losses, false), 1000 + (20000 + 400 + 400) / 10 + 5000);
+	/* On a card 5 us, 2000 bytes a ns, 2000 elements, 50,000 products. */
+	hr__type large[] = { f32(2, 1000, 2000, 0, 0), f32(2, 2000, 5000, 0, 0) }, result = f32(2, 1000, 5000, 0, 0);
+	CHECK_EQ(hr__op_cost_ns(HR__OP_EXP, &attrs, large, 1, large, true), 5000 + 16000000 / 2000 + 1000);
+	CHECK_EQ(hr__op_cost_ns(HR__OP_MATMUL, &attrs, large, 2, &result, true), 5000 + 4 * (2000000 + 10000000 + 5000000) / 2000 + 10000000000 / 50000);
 }
 
 /* ---- random programs ---- */

@@ -223,7 +223,7 @@ static void add_cost(hr__origin *origin, const hr__slot *ins)
 {
 	hr__type types[HR__OP_INPUTS];
 	for (uint32_t i = 0; i < origin->in_count; i++) types[i] = ins[i].type;
-	origin->cost_ns = hr__op_cost_ns(origin->kind, &origin->attrs, types, origin->in_count, origin->out_types);
+	origin->cost_ns = hr__op_cost_ns(origin->kind, &origin->attrs, types, origin->in_count, origin->out_types, origin->session->card != NULL);
 	if (origin->before) origin->cost_ns += origin->before->cost_ns;
 }
 

@@ -45,6 +45,6 @@ void hr__origin_forget(hr__buffer *buffer);
 /* ---- cost.c ---- */
 
 /* Estimated time of a run, for an op that can run again; at least 1. */
-uint64_t hr__op_cost_ns(enum hr__op_kind kind, const hr__attrs *attrs, const hr__type *ins, uint32_t in_count, const hr__type *outs);
+uint64_t hr__op_cost_ns(enum hr__op_kind kind, const hr__attrs *attrs, const hr__type *ins, uint32_t in_count, const hr__type *outs, bool on_card);
 
 #endif
