@@ -10,42 +10,33 @@
 
 /* ---- scratch memory ---- */
 
-/* Freed blocks of the plan that the thread makes, for its next blocks: many drafts need blocks of about the same sizes, and new memory
- * costs a page fault for each page. */
-static _Thread_local struct {
-	bool keeps;
-	uint32_t count;
-	struct {
-		void *block;
-		size_t size;
-	} blocks[HR__PLAN_KEPT_BLOCKS];
-} kept;
+static _Thread_local hr__plan_kept *kept; /* of the plan that the thread makes */
 
-bool hr__plan_scratch_keep(void)
+bool hr__plan_scratch_keep(hr__plan_kept *blocks)
 {
-	bool begins = !kept.keeps;
-	kept.keeps = true;
-	return begins;
+	if (kept != NULL) return false;
+	blocks->count = 0;
+	kept = blocks;
+	return true;
 }
 
 void hr__plan_scratch_release(void)
 {
-	HR_ASSERT(kept.keeps);
-	kept.keeps = false;
-	while (kept.count > 0) {
-		kept.count--;
-		hr__os()->free(kept.blocks[kept.count].block, kept.blocks[kept.count].size);
-	}
+	HR_ASSERT(kept != NULL);
+	for (; kept->count > 0; kept->count--) hr__os()->free(kept->blocks[kept->count - 1], kept->sizes[kept->count - 1]);
+	kept = NULL;
 }
 
 /* A kept block of at least [*bytes], and of at most twice as many, zeroed as far as needed. *bytes gets its size. */
 static void *take_kept(size_t *bytes)
 {
-	for (uint32_t i = kept.count; i-- > 0;) {
-		size_t size = kept.blocks[i].size;
+	for (uint32_t i = kept != NULL ? kept->count : 0; i-- > 0;) {
+		size_t size = kept->sizes[i];
 		if (size < *bytes || size / 2 > *bytes) continue;
-		void *block = kept.blocks[i].block;
-		kept.blocks[i] = kept.blocks[--kept.count];
+		void *block = kept->blocks[i];
+		kept->count--;
+		kept->blocks[i] = kept->blocks[kept->count];
+		kept->sizes[i] = kept->sizes[kept->count];
 		memset(block, 0, *bytes);
 		*bytes = size;
 		return block;
@@ -69,14 +60,14 @@ void *hr__plan_scratch_take(hr__plan_scratch *scratch, uint64_t count, size_t si
 
 void hr__plan_scratch_free(hr__plan_scratch *scratch)
 {
-	while (scratch->count > 0) {
-		scratch->count--;
-		void *block = scratch->blocks[scratch->count];
-		size_t size = scratch->sizes[scratch->count];
-		if (!kept.keeps || kept.count == HR__PLAN_KEPT_BLOCKS) hr__os()->free(block, size);
-		else {
-			kept.blocks[kept.count].block = block;
-			kept.blocks[kept.count++].size = size;
+	for (; scratch->count > 0; scratch->count--) {
+		void *block = scratch->blocks[scratch->count - 1];
+		size_t size = scratch->sizes[scratch->count - 1];
+		if (kept != NULL && kept->count < HR__PLAN_KEPT_BLOCKS) {
+			kept->blocks[kept->count] = block;
+			kept->sizes[kept->count++] = size;
+		} else {
+			hr__os()->free(block, size);
 		}
 	}
 }

@@ -22,10 +22,17 @@ typedef struct hr__plan_scratch {
 void *hr__plan_scratch_take(hr__plan_scratch *scratch, uint64_t count, size_t size);
 void hr__plan_scratch_free(hr__plan_scratch *scratch);
 
-/* From here until hr__plan_scratch_release the thread keeps blocks that are freed for those that it takes next. False: it does already, and
- * the caller does not release. */
+/* Freed blocks, for the next ones: many drafts need blocks of about the same sizes, and new memory costs a page fault for each page. */
 #define HR__PLAN_KEPT_BLOCKS 96
-bool hr__plan_scratch_keep(void);
+typedef struct hr__plan_kept {
+	void *blocks[HR__PLAN_KEPT_BLOCKS];
+	size_t sizes[HR__PLAN_KEPT_BLOCKS];
+	uint32_t count;
+} hr__plan_kept;
+
+/* From here until hr__plan_scratch_release the thread keeps in [blocks] what it frees. False: it does so in others already, and the
+ * caller does not release. */
+bool hr__plan_scratch_keep(hr__plan_kept *blocks);
 void hr__plan_scratch_release(void);
 
 typedef struct hr__plan_gap {
