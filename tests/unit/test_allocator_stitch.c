@@ -92,6 +92,23 @@ static void test_without_stitching_pages_stay_where_they_are(void)
 }
 
 /* Tensors have places in the gathered memory, so a block of half a page stays out of it, as long as there is other memory. */
+static void test_no_more_is_gathered_than_asked_for(void)
+{
+	hr_status status;
+	hr_allocator_options options = fixture_allocator_options(512 * PAGE);
+	find_device();
+	hr_allocator handle;
+	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &handle));
+	hr__allocator *allocator = hr__allocator_of(handle, &status);
+	uint64_t area = 0, bytes = 0;
+	CHECK_STATUS(HR_OK, hr__blocks_gather(allocator, 100 * PAGE - 1, &area, &bytes));
+	CHECK_GE(bytes, 100 * PAGE - 1);
+	CHECK_LE(bytes, 101 * PAGE);
+	CHECK_LE(fixture_stats(handle).bytes_reserved, (int64_t)(101 * PAGE)); /* the rest is not mapped yet */
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(handle));
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
 static void test_small_blocks_stay_out_of_gathered_memory(void)
 {
 	hr_status status;
@@ -101,7 +118,7 @@ static void test_small_blocks_stay_out_of_gathered_memory(void)
 	CHECK_STATUS(HR_OK, hr_allocator_create(device, &options, &handle));
 	hr__allocator *allocator = hr__allocator_of(handle, &status);
 	uint64_t area = 0, bytes = 0;
-	CHECK_STATUS(HR_OK, hr__blocks_gather(allocator, &area, &bytes));
+	CHECK_STATUS(HR_OK, hr__blocks_gather(allocator, UINT64_MAX, &area, &bytes));
 	CHECK_GT(bytes, 500 * PAGE);
 	void *before = take(handle, 5 * PAGE / 4, 0);
 	CHECK((uintptr_t)before >= area && (uintptr_t)before < area + bytes); /* so a block of this kind is in the area otherwise */
@@ -115,5 +132,5 @@ static void test_small_blocks_stay_out_of_gathered_memory(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-TEST_MAIN(T(test_small_blocks_stay_out_of_gathered_memory), T(test_free_pages_at_the_end_meet_any_request_that_they_could),
+TEST_MAIN(T(test_no_more_is_gathered_than_asked_for), T(test_small_blocks_stay_out_of_gathered_memory), T(test_free_pages_at_the_end_meet_any_request_that_they_could),
           T(test_scattered_free_pages_meet_every_request_they_are_enough_for), T(test_without_stitching_pages_stay_where_they_are))

@@ -296,6 +296,27 @@ static hr_status queue_captured(const hr__task *task, const struct op_memory *me
 	return hr__card_queue(session->card, task->kind, &work, capturing->stream, &faults);
 }
 
+/* Pins, queues the op and unpins. An op in place is planned as a part of the op that has just made its input, so that both run again as
+ * one (hr_tensor_hold_recipe): therefore each op is a pin group. Consumes the job and the origin. */
+static hr_status queue_in_group(const hr__task *task, const struct op_memory *memory, struct pins *pins, hr__job *job, hr__origin *origin)
+{
+	bool has_recipes = task->session->has_recipes;
+	hr_tensor held = has_recipes ? hr__origin_hold(origin, memory->outs) : (hr_tensor){ 0 };
+	if (has_recipes) hr_pin_group_begin();
+	hr_status status = pin_all(pins, task->session);
+	if (status) {
+		hr__job_free(job);
+		hr__origin_release(origin);
+	} else {
+		status = queue_pinned(task, memory, job, origin);
+		hr_status unpinned = pins->count ? hr_tensor_unpin_all(pins->list, pins->count, task->session->stream) : HR_OK;
+		if (!status) status = unpinned;
+	}
+	if (has_recipes) hr_pin_group_end();
+	if (held.id) (void)hr_tensor_unhold_recipe(held);
+	return status;
+}
+
 /* The origin is made before the pin, which ends the recipes of what is overwritten, and the recipe is set before the unpin, from which on
  * a policy may drop the outputs. */
 static hr_status queue(const hr__task *task, const struct op_memory *memory)
@@ -313,15 +334,7 @@ static hr_status queue(const hr__task *task, const struct op_memory *memory)
 	if (status) return status;
 	hr__origin *origin = NULL;
 	if (task->session->has_recipes) origin = hr__origin_new(task, memory->ins, memory->in_count, memory->outs, memory->in_place);
-	status = pin_all(&pins, task->session);
-	if (status) {
-		hr__job_free(job);
-		hr__origin_release(origin);
-		return status;
-	}
-	status = queue_pinned(task, memory, job, origin);
-	hr_status unpinned = pins.count ? hr_tensor_unpin_all(pins.list, pins.count, task->session->stream) : HR_OK;
-	return status ? status : unpinned;
+	return queue_in_group(task, memory, &pins, job, origin);
 }
 
 /* A slice whose elements are contiguous. */

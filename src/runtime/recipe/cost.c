@@ -1,16 +1,19 @@
 /* cost.c - how long an op takes, for recipes.
  *
- * The estimate is the time that one core needs for what the op does most: bytes, calls of functions, random numbers or products, at
- * the speeds below. They are those that bench/recipes.c measures on an AMD EPYC, rounded down. More threads are not counted on,
- * because a recipe runs beside other ops. The order of magnitude is what matters: a matrix product is not dropped where a copy is faster. */
+ * The estimate is the time that one core, or a card, needs for what the op does most: bytes, calls of functions, random numbers or products, at
+ * the speeds below. Those of a core are what bench/recipes.c measures on an AMD EPYC, rounded down. More threads are not counted on,
+ * because a recipe runs beside other ops. Those of a card are what an H200 reached in training of GPT-2, rounded down; products of float32 are slower
+ * than those of bfloat16 by then. The order of magnitude is what matters: a matrix product is not dropped where a copy is faster. */
 #include "core/base/assert.h"
 #include "runtime/recipe/origin.h"
 
-#define CALL_NS 1000u       /* queuing it and waking a thread */
-#define BYTES_PER_NS 10u    /* read and written */
-#define ELEMENT_NS 1u       /* a call of exp */
-#define RANDOM_NS 8u        /* a random number */
-#define PRODUCTS_PER_NS 90u /* multiplications, each with an addition */
+static const struct speeds {
+	uint64_t call_ns;      /* queuing it and waking a thread; launching it */
+	uint64_t bytes_per_ns; /* read and written */
+	double element_ns;     /* a call of exp */
+	double random_ns;      /* a random number */
+	double product_ns;     /* a multiplication with an addition */
+} core_speeds = { 1000, 10, 1, 8, 1.0 / 90 }, card_speeds = { 5000, 2000, 0.0005, 0.001, 1.0 / 50000 };
 
 static uint64_t total_bytes(const hr__type *types, uint32_t count)
 {
@@ -65,15 +68,16 @@ static double products(enum hr__op_kind kind, const hr__attrs *attrs, const hr__
 	}
 }
 
-uint64_t hr__op_cost_ns(enum hr__op_kind kind, const hr__attrs *attrs, const hr__type *ins, uint32_t in_count, const hr__type *outs)
+uint64_t hr__op_cost_ns(enum hr__op_kind kind, const hr__attrs *attrs, const hr__type *ins, uint32_t in_count, const hr__type *outs, bool on_card)
 {
 	const hr__op *op = &hr__ops[kind];
 	HR_ASSERT(op->again != HR__NEVER);
-	uint64_t ns = CALL_NS + (total_bytes(ins, in_count) + total_bytes(outs, op->out_count)) / BYTES_PER_NS;
+	const struct speeds *speeds = on_card ? &card_speeds : &core_speeds;
+	uint64_t ns = speeds->call_ns + (total_bytes(ins, in_count) + total_bytes(outs, op->out_count)) / speeds->bytes_per_ns;
 	switch (op->again) {
-	case HR__ELEMENTS: return ns + whole(most_elements(ins, in_count, outs) * ELEMENT_NS);
-	case HR__RANDOM: return ns + whole(elements(&outs[0]) * RANDOM_NS);
-	case HR__PRODUCTS: return ns + whole(products(kind, attrs, ins, outs) / PRODUCTS_PER_NS);
+	case HR__ELEMENTS: return ns + whole(most_elements(ins, in_count, outs) * speeds->element_ns);
+	case HR__RANDOM: return ns + whole(elements(&outs[0]) * speeds->random_ns);
+	case HR__PRODUCTS: return ns + whole(products(kind, attrs, ins, outs) * speeds->product_ns);
 	default: return ns;
 	}
 }

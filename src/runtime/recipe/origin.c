@@ -223,7 +223,7 @@ static void add_cost(hr__origin *origin, const hr__slot *ins)
 {
 	hr__type types[HR__OP_INPUTS];
 	for (uint32_t i = 0; i < origin->in_count; i++) types[i] = ins[i].type;
-	origin->cost_ns = hr__op_cost_ns(origin->kind, &origin->attrs, types, origin->in_count, origin->out_types);
+	origin->cost_ns = hr__op_cost_ns(origin->kind, &origin->attrs, types, origin->in_count, origin->out_types, origin->session->card != NULL);
 	if (origin->before) origin->cost_ns += origin->before->cost_ns;
 }
 
@@ -250,6 +250,16 @@ hr__origin *hr__origin_new(const hr__task *task, const hr__slot *ins, uint32_t i
 	add_outputs(origin, outs);
 	add_cost(origin, ins);
 	return origin;
+}
+
+hr_tensor hr__origin_hold(const hr__origin *origin, const hr__slot *outs)
+{
+	if (!origin || !origin->before) return (hr_tensor){ 0 };
+	hr__last before = hr__last_get();
+	hr_tensor tensor = outs[0].buffer->tensor;
+	if (!hr_tensor_hold_recipe(tensor)) return tensor;
+	hr__last_set(&before); /* it has ended meanwhile; the op in place is an op of its own then */
+	return (hr_tensor){ 0 };
 }
 
 /* ---- setting the recipe ---- */

@@ -32,6 +32,9 @@ typedef struct hr__origin hr__origin;
 /* The origin of the outputs of an op that is about to run, in a session with recipes; call it when they have buffers. [in_place]: the first output is in the memory
  * of an input. NULL: they cannot have a recipe, or there is no host memory for it, which is no error. */
 hr__origin *hr__origin_new(const hr__task *task, const hr__slot *ins, uint32_t in_count, const hr__slot *outs, bool in_place);
+/* The op is about to be pinned: if its origin continues that of what the first output holds, keeps that recipe until
+ * hr_tensor_unhold_recipe. Returns the tensor; id 0 = there is nothing to keep. [origin] may be NULL. */
+hr_tensor hr__origin_hold(const hr__origin *origin, const hr__slot *outs);
 /* The op was queued: sets the recipe of the outputs. Consumes the origin; NULL is allowed. A recipe that cannot be set is no error. */
 void hr__origin_attach(hr__origin *origin, const hr__slot *outs);
 /* Consumes a reference; NULL is allowed. */
@@ -42,6 +45,6 @@ void hr__origin_forget(hr__buffer *buffer);
 /* ---- cost.c ---- */
 
 /* Estimated time of a run, for an op that can run again; at least 1. */
-uint64_t hr__op_cost_ns(enum hr__op_kind kind, const hr__attrs *attrs, const hr__type *ins, uint32_t in_count, const hr__type *outs);
+uint64_t hr__op_cost_ns(enum hr__op_kind kind, const hr__attrs *attrs, const hr__type *ins, uint32_t in_count, const hr__type *outs, bool on_card);
 
 #endif

@@ -116,10 +116,14 @@ static hr_status plan_ring(const hr__plan_ring *ring, hr__plan_means means, hr__
 hr_status hr__plan_make_by(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan_means means, hr__plan *out)
 {
 	hr__plan_ring ring;
+	hr__plan_kept kept;
+	bool keeps = hr__plan_scratch_keep(&kept);
 	hr_status status = hr__plan_ring_open(step, machine, &ring);
-	if (status != HR_OK) return status;
-	status = plan_ring(&ring, means, out);
-	hr__plan_ring_close(&ring);
+	if (status == HR_OK) {
+		status = plan_ring(&ring, means, out);
+		hr__plan_ring_close(&ring);
+	}
+	if (keeps) hr__plan_scratch_release();
 	return status;
 }
 

@@ -1,4 +1,6 @@
 /* plan_ring.c - reads a step, refuses an inconsistent one, and builds the form of plan_ring.h. */
+#include <string.h>
+
 #include "core/lms/plan/plan_ring.h"
 
 #include "core/base/assert.h"
@@ -8,24 +10,65 @@
 
 /* ---- scratch memory ---- */
 
+static _Thread_local hr__plan_kept *kept; /* of the plan that the thread makes */
+
+bool hr__plan_scratch_keep(hr__plan_kept *blocks)
+{
+	if (kept != NULL) return false;
+	blocks->count = 0;
+	kept = blocks;
+	return true;
+}
+
+void hr__plan_scratch_release(void)
+{
+	HR_ASSERT(kept != NULL);
+	for (; kept->count > 0; kept->count--) hr__os()->free(kept->blocks[kept->count - 1], kept->sizes[kept->count - 1]);
+	kept = NULL;
+}
+
+/* A kept block of at least [*bytes], and of at most twice as many, zeroed as far as needed. *bytes gets its size. */
+static void *take_kept(size_t *bytes)
+{
+	for (uint32_t i = kept != NULL ? kept->count : 0; i-- > 0;) {
+		size_t size = kept->sizes[i];
+		if (size < *bytes || size / 2 > *bytes) continue;
+		void *block = kept->blocks[i];
+		kept->count--;
+		kept->blocks[i] = kept->blocks[kept->count];
+		kept->sizes[i] = kept->sizes[kept->count];
+		memset(block, 0, *bytes);
+		*bytes = size;
+		return block;
+	}
+	return NULL;
+}
+
 void *hr__plan_scratch_take(hr__plan_scratch *scratch, uint64_t count, size_t size)
 {
 	uint64_t bytes;
-	void *block;
 	HR_ASSERT(scratch->count < HR__PLAN_SCRATCH_BLOCKS);
 	if (scratch->count == HR__PLAN_SCRATCH_BLOCKS) return NULL;
 	if (!hr__multiply(count > 0 ? count : 1, size, &bytes) || bytes > SIZE_MAX / 2) return NULL;
-	if (hr__os()->alloc((size_t)bytes, &block) != 0) return NULL;
+	size_t taken = (size_t)bytes;
+	void *block = take_kept(&taken);
+	if (block == NULL && hr__os()->alloc(taken, &block) != 0) return NULL;
 	scratch->blocks[scratch->count] = block;
-	scratch->sizes[scratch->count++] = (size_t)bytes;
+	scratch->sizes[scratch->count++] = taken;
 	return block;
 }
 
 void hr__plan_scratch_free(hr__plan_scratch *scratch)
 {
-	while (scratch->count > 0) {
-		scratch->count--;
-		hr__os()->free(scratch->blocks[scratch->count], scratch->sizes[scratch->count]);
+	for (; scratch->count > 0; scratch->count--) {
+		void *block = scratch->blocks[scratch->count - 1];
+		size_t size = scratch->sizes[scratch->count - 1];
+		if (kept != NULL && kept->count < HR__PLAN_KEPT_BLOCKS) {
+			kept->blocks[kept->count] = block;
+			kept->sizes[kept->count++] = size;
+		} else {
+			hr__os()->free(block, size);
+		}
 	}
 }
 

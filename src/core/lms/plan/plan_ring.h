@@ -22,6 +22,19 @@ typedef struct hr__plan_scratch {
 void *hr__plan_scratch_take(hr__plan_scratch *scratch, uint64_t count, size_t size);
 void hr__plan_scratch_free(hr__plan_scratch *scratch);
 
+/* Freed blocks, for the next ones: many drafts need blocks of about the same sizes, and new memory costs a page fault for each page. */
+#define HR__PLAN_KEPT_BLOCKS 96
+typedef struct hr__plan_kept {
+	void *blocks[HR__PLAN_KEPT_BLOCKS];
+	size_t sizes[HR__PLAN_KEPT_BLOCKS];
+	uint32_t count;
+} hr__plan_kept;
+
+/* From here until hr__plan_scratch_release the thread keeps in [blocks] what it frees. False: it does so in others already, and the
+ * caller does not release. */
+bool hr__plan_scratch_keep(hr__plan_kept *blocks);
+void hr__plan_scratch_release(void);
+
 typedef struct hr__plan_gap {
 	uint64_t bytes;
 	uint64_t out_ns, in_ns; /* time of a copy in each direction */

@@ -9,7 +9,8 @@
 
 #define UNTIMED_NS 1000u /* of an op, if times are not known */
 #define LATE_PART 100u /* late moves may take this part of a step until a plan for less memory is tried */
-#define LESS_MAX 8u    /* percent of memory that a plan may leave unused for its layout */
+#define FOUND_MAX 4u   /* tries after which the best layout is taken, if one was found */
+#define LESS_MAX 16u   /* percent of memory that a plan may leave unused for its layout */
 
 static void *zeroed(size_t count, size_t item)
 {
@@ -95,10 +96,34 @@ static hr_status index_uses(const hr__record *record, hr__active_plan *active)
 	return HR_OK;
 }
 
-/* Bytes of memory that a layout may use: tensors that keep their addresses are outside of it. */
-static uint64_t layout_room(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine)
+/* Most bytes of tensors that have no place because they are small, at a time. Those of a step that ends after its last use count until
+ * the end. */
+static uint64_t small_bytes(const hr__record *record, const hr__active_plan *active)
 {
-	uint64_t taken = step->other_bytes;
+	uint64_t before = 0, most = 0;
+	for (uint32_t op = 0; op < active->op_count; op++) {
+		uint64_t dead = 0;
+		for (uint32_t u = hr__record_first_use(record, op); u < hr__record_first_use(record, op + 1); u++) {
+			uint32_t t = HR__RECORD_AT(hr__plan_use, record->uses, u).tensor;
+			const hr__recorded_tensor *seen = &HR__RECORD_AT(hr__recorded_tensor, record->tensors, t);
+			if (seen->bytes > HR__SMALL_MAX || seen->created == HR__RECORD_NONE) continue;
+			if (active->uses[active->first[t]].op == op) before += seen->bytes;
+			if (seen->died != HR__PLAN_NEVER && active->uses[active->first[t + 1] - 1].op == op) dead += seen->bytes;
+		}
+		if (before > most) most = before;
+		before -= dead;
+	}
+	for (uint32_t t = 0; t < active->tensor_count; t++) {
+		const hr__recorded_tensor *seen = &HR__RECORD_AT(hr__recorded_tensor, record->tensors, t);
+		if (seen->bytes <= HR__SMALL_MAX && seen->created == HR__RECORD_NONE && active->first[t] < active->first[t + 1]) most += seen->bytes;
+	}
+	return most;
+}
+
+/* Bytes of memory that a layout may use: tensors that keep their addresses, or are small, are outside of it. */
+static uint64_t layout_room(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine, const hr__active_plan *active)
+{
+	uint64_t taken = step->other_bytes + small_bytes(record, active);
 	for (uint32_t i = 0; i < record->tensors.count; i++)
 		if (hr__active_plan_stays_in_place(&HR__RECORD_AT(hr__recorded_tensor, record->tensors, i))) taken += step->tensors[i].bytes;
 	return machine->memory > taken ? machine->memory - taken : 0;
@@ -116,7 +141,7 @@ static hr_status make_one(const hr__record *record, const hr__plan_step *step, c
 	hr__active_plan_number_turns(active);
 	/* A restore requested before the link has time for it only occupies memory. */
 	for (uint32_t i = 0; i < active->plan.move_count; i++) active->plan.moves[i].in_before = active->plan.moves[i].starts_by;
-	if (places) status = hr__active_plan_lay_out(record, machine, active, layout_room(record, step, machine));
+	if (places) status = hr__active_plan_lay_out(record, machine, active, layout_room(record, step, machine, active));
 	for (uint32_t i = 0; !status && active->laid_out && i < active->first_stay[active->tensor_count]; i++)
 		if (active->stays[i].offset + active->stays[i].bytes > active->layout_bytes)
 			active->layout_bytes = active->stays[i].offset + active->stays[i].bytes;
@@ -143,10 +168,11 @@ static hr_status make_best(const hr__record *record, const hr__plan_step *step, 
                            hr__active_plan *best)
 {
 	hr_status status = make_one(record, step, machine, machine->memory, places, best);
-	bool found = best->laid_out && late_ns(best, machine) <= best->plan.step_ns / LATE_PART;
-	for (uint32_t percent = 1; places && percent <= LESS_MAX && !status && !found; percent *= 2) {
+	uint32_t found = 0; /* plans that have a layout */
+	for (uint32_t percent = 1; places && percent <= LESS_MAX && !status; percent *= 2) {
 		hr__active_plan other = { 0 };
-		found = best->laid_out; /* this is the last try */
+		found += best->laid_out;
+		if (found == FOUND_MAX || (found && late_ns(best, machine) <= best->plan.step_ns / LATE_PART)) break;
 		if (make_one(record, step, machine, machine->memory - machine->memory / 100 * percent, true, &other) ||
 		    laid_out_ns(&other, machine) >= laid_out_ns(best, machine)) {
 			hr__active_plan_free(&other);

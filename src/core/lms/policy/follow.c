@@ -158,12 +158,22 @@ static bool is_evicted(hr_tensor handle)
 	return tensor && hr__word_place(hr__load_acquire(&tensor->word)) == HR__PLACE_EVICTED;
 }
 
-/* Requests the unplanned tensors that are needed by [need] or before. A pin may have restored one already. */
+/* Whether a tensor has its place in the layout by now, if it has one. */
+static bool has_place(const hr__learned *learned, hr_tensor handle)
+{
+	hr_status ignored;
+	const hr__tensor *tensor = hr__tensor_of(handle, &ignored);
+	if (!learned->area || !learned->active_plan.laid_out || !tensor || tensor->learned.planned == HR__RECORD_NONE) return true;
+	const hr__layout_stay *stay = next_stay(learned, tensor);
+	return !stay || learned->turn == HR__PLAN_NEVER || is_during(stay, learned->turn);
+}
+
+/* Requests the unplanned tensors that are needed by [need] or before, as soon as they have a place. A pin may have restored one already. */
 static void request_unplanned(hr__learned *learned, uint32_t need)
 {
 	for (uint32_t i = 0; i < learned->unplanned_tensors.count;) {
 		hr__unplanned_tensor *unplanned = &HR__RECORD_AT(hr__unplanned_tensor, learned->unplanned_tensors, i);
-		if (unplanned->need > need) {
+		if (unplanned->need > need || !has_place(learned, unplanned->handle)) {
 			i++;
 			continue;
 		}

@@ -29,7 +29,7 @@ void hr__record_array_free(hr__record_array *array, size_t item)
 void hr__record_clear(hr__record *record)
 {
 	record->tensors.count = record->ops.count = record->uses.count = record->intervals.count = record->timed = 0;
-	record->measured = record->broken = record->ended = false;
+	record->measured = record->broken = record->ended = record->mapped = false;
 	record->signature = UINT64_C(0xcbf29ce484222325);
 }
 

@@ -129,27 +129,30 @@ static void make_plan_noted(hr__lms *lms, int64_t in_use)
 
 /* ---- times ---- */
 
-/* Keeps the times of a step that has ended, if all are known. */
-static void keep_times(hr__learned *learned, const hr__record *record)
-{
-	if (!hr__record_is_timed(record) || record->broken) return;
-	while (learned->times.capacity < record->ops.count)
-		if (!hr__record_array_grow(&learned->times, sizeof(uint64_t))) return;
-	learned->times.count = record->ops.count;
-	learned->times_signature = record->signature;
-	for (uint32_t i = 0; i < record->ops.count; i++)
-		HR__RECORD_AT(uint64_t, learned->times, i) = HR__RECORD_AT(hr__recorded_op, record->ops, i).ns;
-}
-
 static bool has_times(const hr__learned *learned, const hr__record *record)
 {
 	return learned->times.count && learned->times.count == record->ops.count && learned->times_signature == record->signature;
 }
 
-/* Steps are not always timed, and the device may be behind when a step ends: then the times of an equal step before it are used. */
+/* Keeps the times of a step that has ended, if all are known. Of steps in which pages were mapped, an op takes the least of its times. */
+static void keep_times(hr__learned *learned, const hr__record *record)
+{
+	if (!hr__record_is_timed(record) || record->broken) return;
+	bool least = record->mapped && has_times(learned, record);
+	while (learned->times.capacity < record->ops.count)
+		if (!hr__record_array_grow(&learned->times, sizeof(uint64_t))) return;
+	learned->times.count = record->ops.count;
+	learned->times_signature = record->signature;
+	for (uint32_t i = 0; i < record->ops.count; i++) {
+		uint64_t ns = HR__RECORD_AT(hr__recorded_op, record->ops, i).ns;
+		if (!least || ns < HR__RECORD_AT(uint64_t, learned->times, i)) HR__RECORD_AT(uint64_t, learned->times, i) = ns;
+	}
+}
+
+/* Steps are not always timed, and the device may be behind when a step ends: then the times of equal steps before it are used. */
 static void use_times(const hr__learned *learned, hr__record *record)
 {
-	if (hr__record_is_timed(record) || !has_times(learned, record)) return;
+	if (!has_times(learned, record) || (hr__record_is_timed(record) && !record->mapped)) return;
 	for (uint32_t i = 0; i < record->ops.count; i++)
 		HR__RECORD_AT(hr__recorded_op, record->ops, i).ns = HR__RECORD_AT(uint64_t, learned->times, i);
 	record->measured = true;
@@ -231,13 +234,15 @@ static void gather_memory(hr__lms *lms)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
-	uint64_t bytes = 0, area = 0, area_bytes = 0;
-	if (hr__reclaim_inactive(lms, HR_NAME_NONE, &bytes) || hr__blocks_gather(lms->allocator, &area, &area_bytes)) return;
+	uint64_t bytes = 0, area = 0, area_bytes = 0, most = learned->active_plan.layout_bytes;
+	/* What is left can serve blocks that have no place. */
+	if (hr__reclaim_inactive(lms, HR_NAME_NONE, &bytes) || hr__blocks_gather(lms->allocator, most, &area, &area_bytes)) return;
 	hr__blocks_keep_apart(lms->allocator);
 	hr__lock_take(&lms->lock);
 	learned->area = area;
 	learned->area_bytes = area_bytes;
 	learned->gathered++;
+	learned->active_plan.matches = 1; /* ops are timed again, now that nothing is mapped */
 	learned->mapping = hr__blocks_map_ns(lms->allocator);
 	if (learned->active_plan.layout_bytes > area_bytes) { /* more pages are partly used than the plan left */
 		learned->slack = learned->slack_used + learned->active_plan.layout_bytes - area_bytes + lms->allocator->page;
@@ -252,7 +257,7 @@ static void join_free_memory(hr__lms *lms)
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
 	uint64_t mapping = hr__blocks_map_ns(lms->allocator), begin = hr__device_clock_ns(lms->device), address, bytes;
-	if (hr__blocks_gather(lms->allocator, &address, &bytes)) return;
+	if (hr__blocks_gather(lms->allocator, UINT64_MAX, &address, &bytes)) return;
 	hr__lock_take(&lms->lock);
 	/* Includes waiting for streams that still use free memory. At least 1 ns, because 0 means not done yet. */
 	learned->join_ns = hr__device_clock_ns(lms->device) - begin + 1;
@@ -268,6 +273,8 @@ static void end_step(hr__lms *lms)
 	hr__learned *learned = lms->learned;
 	hr__follow_evict_late(lms);
 	hr__lock_take(&lms->lock);
+	uint64_t mapped = hr__blocks_map_ns(lms->allocator) - learned->mapping;
+	learned->now.mapped = mapped > (learned->active_plan.is_set ? learned->active_plan.plan.step_ns / MAPPING_SHARE : 0);
 	hr__record_close_intervals(&learned->now);
 	hr__record_time(lms->device, &learned->now, UINT32_MAX);
 	if (!learned->planning && learned->has_last) {

@@ -38,7 +38,7 @@ uint64_t hr__blocks_map_ns(const hr__allocator *allocator)
 	return hr__load_relaxed(&allocator->map_ns);
 }
 
-hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t *address, uint64_t *bytes)
+hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t most, uint64_t *address, uint64_t *bytes)
 {
 	hr__shard *shard = hr__shard_for(allocator, hr__cache_get(allocator), false);
 	uint64_t released;
@@ -50,6 +50,7 @@ hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t *address, uint64_
 	if (room > device) room = device;
 	room -= room / 256; /* left for small blocks */
 	room = hr__align_down(room, allocator->page);
+	if (most <= room) room = hr__align_down(most + allocator->page - 1, allocator->page);
 	if (!room) return HR_OK;
 	hr__lock_take(&shard->lock);
 	status = hr__shard_ensure_records(shard, 8);

@@ -18,9 +18,9 @@ hr_status hr__block_take_at(hr__allocator *allocator, const hr_request *request,
 /* Total time spent mapping and unmapping pages, by the device's clock: 0 on the simulated device. */
 uint64_t hr__blocks_map_ns(const hr__allocator *allocator);
 
-/* Gathers all free memory into one contiguous range, as far as whole pages allow, and returns the range. Waits for streams that may
- * still use it. */
-hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t *address, uint64_t *bytes);
+/* Gathers free memory, but no more than [most] bytes in whole pages, into one contiguous range, as far as whole pages allow, and returns the range.
+ * Waits for streams that may still use it. */
+hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t most, uint64_t *address, uint64_t *bytes);
 
 /* From now on blocks of half a page and less come from the small pools, as long as these can grow: in the large ones tensors have places that
  * a long-lived block would occupy. */
