@@ -353,7 +353,9 @@ static void skip_pinned()
 	for (size_t i = 0; i < thread.records.size(); i++) {
 		Record *record = thread.records[i];
 		bool write = thread.accesses[i] == HR_WRITE;
-		if (record->op == thread.op && (!write || (record->op_writes && !record->in_recipe))) continue;
+		// What an op around this one uses on the host cannot be pinned, and has no recipe any more.
+		bool tells = record->in_recipe && thread.failures == 0;
+		if (record->op == thread.op && (!write || (record->op_writes && !tells))) continue;
 		thread.records[left] = record;
 		thread.accesses[left++] = thread.accesses[i];
 	}
@@ -427,7 +429,7 @@ static void adopt_outputs(const Frame &frame, const at::RecordFunction &function
 static bool may_be_repeated(const OpInfo &info, const Frame &frame)
 {
 	static const hr_name gradients = hr_name_intern("gradients"), optimizer = hr_name_intern("optimizer");
-	return info.repeatable && !frame.results_are_last && !frame.failed && !frame.on_host && names.tag != gradients && names.tag != optimizer;
+	return info.repeatable && !frame.results_are_last && thread.failures == 0 && names.tag != gradients && names.tag != optimizer;
 }
 
 // Before the op is pinned, because the engine then knows whether it can be planned as a part of the op that made its argument.
@@ -446,6 +448,11 @@ static void begin_recipes(Frame &frame, const OpInfo &info, const at::RecordFunc
 
 static void end_recipes(Frame &frame, const at::RecordFunction &function)
 {
+	if (thread.failures) { // pins for writing have ended the recipes
+		frame.recipe.reset();
+		if (frame.held) unhold_recipe(std::exchange(frame.held, nullptr));
+		return;
+	}
 	if (frame.held && function.outputs().empty()) { // it failed
 		frame.recipe.reset();
 		unhold_recipe(frame.held);

@@ -299,6 +299,29 @@ static void test_a_source_ends_an_extended_recipe(void)
 	}
 }
 
+static void test_use_of_a_host_copy_is_a_write(void)
+{
+	set_up();
+	void *at;
+	make(0, 0, 1);
+	make(1, 0, 1);
+	make(2, 1, 1);
+	drop(2);
+	CHECK_STATUS(HR_OK, hr_tensor_evict(tensors[1]));
+	CHECK_STATUS(HR_INVALID_ARGUMENT, hr_tensor_host_begin(tensors[1], &at)); /* it is back, because tensor 2 was computed from it */
+	CHECK_EQ(ops[2].calls, 1u);
+	CHECK_STATUS(HR_OK, hr_tensor_evict(tensors[1]));
+	CHECK_STATUS(HR_OK, hr_tensor_host_begin(tensors[1], &at));
+	memset(at, 77, BYTES);
+	memset(contents[1], 77, BYTES);
+	CHECK_STATUS(HR_OK, hr_tensor_host_end(tensors[1]));
+	CHECK_EQ(lms_stats().num_recipes, 0);
+	expect(1);
+	CHECK_STATUS(HR_NOT_READY, hr_tensor_drop(tensors[1]));
+	expect(2);
+	tear_down();
+}
+
 static void test_a_later_write_ends_all_of_it(void)
 {
 	set_up();
@@ -507,7 +530,7 @@ TEST_MAIN(T(test_all_ops_run_again_in_order), T(test_memory_that_the_first_op_ha
           T(test_inputs_that_the_program_has_destroyed_live_on_as_ghosts), T(test_a_ghost_has_all_its_ops),
           T(test_a_dropped_tensor_is_computed_before_an_op_changes_it), T(test_one_of_two_outputs_is_changed),
           T(test_what_depends_on_the_old_contents_is_computed_before_they_change), T(test_a_write_to_an_input_comes_after_what_depends_on_it),
-          T(test_a_source_ends_an_extended_recipe), T(test_a_later_write_ends_all_of_it),
+          T(test_a_source_ends_an_extended_recipe), T(test_use_of_a_host_copy_is_a_write), T(test_a_later_write_ends_all_of_it),
           T(test_a_recipe_ends_if_an_input_is_written_while_it_is_held), T(test_an_op_that_fails_gives_the_recipe_up),
           T(test_a_recipe_that_is_held_for_nothing_stays), T(test_a_tensor_is_destroyed_while_it_holds_its_recipe),
           T(test_an_allocator_closes_while_recipes_are_held), T(test_what_cannot_be_held_or_extended_is_refused),

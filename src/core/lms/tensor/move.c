@@ -381,6 +381,9 @@ hr_status hr_tensor_host_begin(hr_tensor handle, void **out)
 	if (!tensor) return status;
 	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_tensor_host_begin: out is NULL");
 	hr__lms *lms = tensor->lms;
+	/* What uses the copy may write it. */
+	if (hr__load_relaxed(&tensor->recipe_use) & HR__RECIPE_FEEDS) status = hr__recipe_end_dependents(tensor, handle, HR_STREAM_DEFAULT);
+	if (status) return status;
 	if (!hr__state_begin_restore(tensor, handle.id, HR__PLACE_EVICTED))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s is not evicted", hr__tensor_name(tensor, name, sizeof name));
 	uint64_t address = hr__tensor_owns_pages(tensor) ? 0 : tensor->copy.address, copied = hr__load_relaxed(&tensor->copy_epoch);
@@ -390,6 +393,12 @@ hr_status hr_tensor_host_begin(hr_tensor handle, void **out)
 		hr__state_end_restore(tensor, HR__PLACE_EVICTED, false);
 		return status;
 	}
+	hr__recipe_ended ended = { 0 };
+	hr__lock_take(&lms->lock);
+	hr__learned_recipe_ended(tensor);
+	hr__recipe_detach(tensor, &ended);
+	hr__lock_release(&lms->lock);
+	hr__recipe_release(&ended);
 	tensor->on_host = true;
 	*out = (void *)(uintptr_t)address;
 	return HR_OK;
