@@ -11,6 +11,7 @@
 #include "core/memory/bfc/tensor_block.h"
 
 #define RESTORES_AT_ONCE 64u
+#define REFUSED_AT_ONCE 8u /* restores without memory, after which a turn tries no others */
 #define UNPLANNED_LEAD 8u /* an unplanned tensor is requested at the latest this many calls before it is needed */
 #define FAR_OFF 8u        /* next uses more than 1/8 of a step away count as equally far */
 #define OFF_PART 16u      /* a use that comes more than 1/16 of a step too early or too late is not the plan's */
@@ -233,6 +234,10 @@ static void restore_due(hr__lms *lms, hr_tensor *due, uint32_t found)
 		hr_status status;
 		hr__tensor *tensor = hr__tensor_of(due[i], &status);
 		if (!tensor) continue;
+		if (left >= REFUSED_AT_ONCE) {
+			due[left++] = due[i];
+			continue;
+		}
 		hr__follow_leave_place(tensor, hr__load_acquire(&tensor->word));
 		uint64_t word = hr__load_acquire(&tensor->word);
 		if (hr__word_place(word) != HR__PLACE_EVICTED)

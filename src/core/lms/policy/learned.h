@@ -58,6 +58,9 @@ struct hr__learned {
 	uint64_t slack_used;                /* memory that the last plan left unused */
 	uint64_t memory;                    /* that the last plan was made for */
 	uint64_t limit;                     /* for tensors, that the last plan was made for (hr_lms_set_limit) */
+	uint64_t limit_used;                /* that the active plan was made for */
+	uint64_t step_begin;                /* when the step began, by the device's clock */
+	uint64_t step_ns;                   /* least time from step to step that followed the active plan and mapped nothing; 0 = not known */
 	uint64_t unplanned_bytes;           /* bytes of unplanned evictions in this step */
 	uint64_t scattered;                 /* most bytes that were free at an unplanned eviction, but of no use */
 	uint32_t corrections;

@@ -21,6 +21,7 @@
 #define GATHER_PAGES 8u /* pages, besides 1/256 of memory, that plans leave unused: joining free memory leaves them to small and pinned blocks */
 #define MAPPING_SHARE 50u /* mapping may take 1/50 of a step before memory is joined for a layout */
 #define MEASURED 3u       /* number of steps that follow the plan in which ops are still timed */
+#define GAIN_SHARE 32u    /* a plan that would move tensors to new places must save 1/32 of the step */
 
 /* ---- a new plan ---- */
 
@@ -86,9 +87,19 @@ static hr__plan_machine machine_of(hr__lms *lms, uint64_t other_bytes)
 		                       .copy_ns = HR__LINK_COPY_NS };
 }
 
-/* Makes a plan of the last record, and activates it. [in_use] is of the allocator. The lock is not held while
- * the plan is made; learned->planning keeps other threads from changing the record. */
-static void make_plan(hr__lms *lms, int64_t in_use)
+/* Whether a plan is to replace the active one. Steps of the same kind that follow a plan with a layout, and map nothing, are exchanged only
+ * for shorter ones, because all tensors would have to move to new places first. */
+static bool is_worth_moving(const hr__learned *learned, const hr__active_plan *plan)
+{
+	const hr__active_plan *active = &learned->active_plan;
+	if (!active->is_set || active->signature != plan->signature || !active->laid_out || !learned->area) return true;
+	if (learned->limit != learned->limit_used || active->layout_bytes > learned->area_bytes || !learned->step_ns) return true;
+	return plan->plan.step_ns + plan->plan.step_ns / GAIN_SHARE < learned->step_ns;
+}
+
+/* Makes a plan of the last record, and activates it. True if tensors have new places then. [in_use] is of the allocator. The lock is not
+ * held while the plan is made; learned->planning keeps other threads from changing the record. */
+static bool make_plan(hr__lms *lms, int64_t in_use)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	HR_ASSERT(lms->learned->planning);
@@ -101,8 +112,20 @@ static void make_plan(hr__lms *lms, int64_t in_use)
 	bool places = learned->mapping_is_slow;
 	hr__lock_release(&lms->lock);
 	/* On failure the step continues as it is; the active plan may still be right. */
-	if (hr__active_plan_make(&learned->last, others, &machine, places, &active, &bound)) return;
+	if (hr__active_plan_make(&learned->last, others, &machine, places, &active, &bound)) return false;
 	hr__lock_take(&lms->lock);
+	if (!is_worth_moving(learned, &active)) {
+		hr__active_plan *kept = &learned->active_plan;
+		kept->plan.step_ns += active.compute_ns - kept->compute_ns; /* the sum is that of the ops' new times; both are modulo 2^64 */
+		kept->compute_ns = active.compute_ns;
+		hr__store_relaxed(&lms->stats.plan_step_ns, (int64_t)kept->plan.step_ns);
+		hr__lock_release(&lms->lock);
+		hr__active_plan_free(&active);
+		return false;
+	}
+	learned->limit_used = learned->limit;
+	learned->step_ns = 0;
+	bool has_places = active.laid_out && learned->area;
 	if (learned->active_plan.is_set && learned->active_plan.signature == active.signature)
 		active.matches = learned->active_plan.matches;
 	hr__active_plan_free(&learned->active_plan);
@@ -115,16 +138,18 @@ static void make_plan(hr__lms *lms, int64_t in_use)
 	hr__store_relaxed(&lms->stats.plan_bytes_out, (int64_t)active.plan.bytes_out);
 	hr__store_relaxed(&lms->stats.plan_bytes_in, (int64_t)active.plan.bytes_in);
 	hr__store_relaxed(&lms->stats.plan_again_ns, (int64_t)active.plan.again_ns);
+	return has_places;
 }
 
 /* The program waits meanwhile, so the recording gets the time. */
-static void make_plan_noted(hr__lms *lms, int64_t in_use)
+static bool make_plan_noted(hr__lms *lms, int64_t in_use)
 {
 	uint64_t begin = hr__os()->clock_ns();
-	make_plan(lms, in_use);
+	bool has_places = make_plan(lms, in_use);
 	if (hr__trace_is_on())
 		hr__trace_event(
 			&(hr__event){ .kind = HR__EVENT_MARK, .tag = hr_name_intern(HR__MARK_PLAN), .bytes = hr__os()->clock_ns() - begin });
+	return has_places;
 }
 
 /* ---- times ---- */
@@ -216,7 +241,9 @@ static void judge(hr__learned *learned, bool pressed)
 	/* If two kinds of steps alternate, the longer one has the plan. */
 	bool in_turn = learned->has_last && done->signature == learned->before_last && done->ops.count <= active->op_count;
 	bool better = !active->is_set || (!same && (twice || (!active->matches && !in_turn)));
-	if (same && times_have_changed(learned, done)) better = true;
+	/* Memory is not gathered any more: tensors would not find the places of another plan free. */
+	bool is_final = active->laid_out && learned->gathered >= GATHERED;
+	if (same && !is_final && times_have_changed(learned, done)) better = true;
 	if (same && learned->unplanned_bytes && correct(learned)) better = true;
 	if (learned->has_last) learned->before_last = learned->last.signature;
 	hr__record swap = learned->last;
@@ -242,12 +269,11 @@ static void gather_memory(hr__lms *lms)
 	learned->area = area;
 	learned->area_bytes = area_bytes;
 	learned->gathered++;
+	learned->step_ns = 0;
 	learned->active_plan.matches = 1; /* ops are timed again, now that nothing is mapped */
 	learned->mapping = hr__blocks_map_ns(lms->allocator);
-	if (learned->active_plan.layout_bytes > area_bytes) { /* more pages are partly used than the plan left */
+	if (learned->active_plan.layout_bytes > area_bytes) /* more pages are partly used than the plan left: begin_step makes another */
 		learned->slack = learned->slack_used + learned->active_plan.layout_bytes - area_bytes + lms->allocator->page;
-		learned->wants_plan = true;
-	}
 	hr__lock_release(&lms->lock);
 }
 
@@ -289,12 +315,24 @@ static void end_step(hr__lms *lms)
 	hr__ghost_drop_all(lms);
 }
 
+/* The last step has ended, and the next one begins [now]. */
+static void note_step_time(hr__learned *learned, uint64_t now)
+{
+	const hr__active_plan *active = &learned->active_plan;
+	bool follows = active->is_set && learned->has_last && learned->last.signature == active->signature && !learned->mismatches;
+	if (!follows || learned->last.mapped || now <= learned->step_begin) return;
+	if (!learned->step_ns || now - learned->step_begin < learned->step_ns) learned->step_ns = now - learned->step_begin;
+}
+
 static void begin_step(hr__lms *lms)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__learned *learned = lms->learned;
 	int64_t in_use = hr__stats_summarize(lms->allocator).in_use;
+	uint64_t now = hr__device_clock_ns(lms->device);
+	bool has_new_places = false;
 	hr__lock_take(&lms->lock);
+	note_step_time(learned, now);
 	uint64_t mapping = hr__blocks_map_ns(lms->allocator), spent = mapping - learned->mapping;
 	learned->mapping = mapping;
 	const hr__active_plan *active = &learned->active_plan;
@@ -302,6 +340,9 @@ static void begin_step(hr__lms *lms)
 	learned->mapping_is_slow |= slow;
 	if (learned->mapping_is_slow && active->is_set && !active->placing && learned->has_last &&
 	    learned->last.signature == active->signature)
+		learned->wants_plan = true;
+	if (active->laid_out && learned->area && active->layout_bytes > learned->area_bytes && learned->slack > learned->slack_used &&
+	    learned->has_last && learned->last.signature == active->signature)
 		learned->wants_plan = true;
 	/* The program has changed the limit: a step that follows the plan still looks the same. */
 	if (active->is_set && learned->limit != hr__load_relaxed(&lms->limit) && learned->has_last && learned->last.signature == active->signature)
@@ -314,7 +355,7 @@ static void begin_step(hr__lms *lms)
 	hr__lock_release(&lms->lock);
 	if (plans) {
 		know_times(lms);
-		make_plan_noted(lms, in_use);
+		has_new_places = make_plan_noted(lms, in_use);
 	}
 
 	hr__lock_take(&lms->lock);
@@ -333,7 +374,7 @@ static void begin_step(hr__lms *lms)
 		unplanned->need -= unplanned->need < active->op_count ? unplanned->need : active->op_count;
 	}
 	if (learned->active_plan.is_set) hr__lms_count(&lms->stats.num_steps_planned, 1);
-	bool gathers_memory = slow && active->laid_out && active->matches >= MEASURED && learned->gathered < GATHERED;
+	bool gathers_memory = ((slow && active->laid_out && active->matches >= MEASURED) || has_new_places) && learned->gathered < GATHERED;
 	/* Until it was done once, the time of mapping all memory is the estimate. */
 	uint64_t takes = learned->join_ns ? learned->join_ns : mapping;
 	bool joins_memory = learned->joins_memory && !learned->mapping_is_slow && active->is_set &&
@@ -341,6 +382,10 @@ static void begin_step(hr__lms *lms)
 	hr__lock_release(&lms->lock);
 	if (gathers_memory) gather_memory(lms);
 	else if (joins_memory) join_free_memory(lms);
+	now = hr__device_clock_ns(lms->device);
+	hr__lock_take(&lms->lock);
+	learned->step_begin = now;
+	hr__lock_release(&lms->lock);
 }
 
 void hr__learned_step(hr__lms *lms, bool begins)
