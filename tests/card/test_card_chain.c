@@ -195,4 +195,51 @@ static void test_chains_that_do_not_compile_run_op_by_op(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-TEST_MAIN(T(test_chains_that_do_not_compile_run_op_by_op), T_WITHIN(test_chains_give_the_bits_of_their_ops, 300))
+/* Two sums of 256 KiB are rounded: as one op, both inputs and the result of 128 KiB are in memory together. */
+static void test_a_chain_without_room_runs_op_by_op(void)
+{
+	static float ones[256 * 256], data[256 * 256];
+	for (size_t i = 0; i < sizeof ones / sizeof *ones; i++) ones[i] = 1;
+	card_begin();
+	if (card_is_real()) hr_test_skip("its pages are larger");
+	for (int tight = 0; tight < 2; tight++) {
+		hr_allocator allocator = fixture_allocator(fixture_device("GPU:0"), (tight ? 576 : 1024) << 10);
+		hr_session session = card_session("GPU:0", allocator);
+		hr_status status;
+		const hr__card *card = hr__session_of(session, &status)->card;
+		CHECK_STATUS(HR_OK, hr_session_enter(session));
+		hr_graph graph;
+		CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+		CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+		hr_value a = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(256, 256)), b = hr_placeholder(HR_DTYPE_FLOAT32, HR_DIMS(256, 256)),
+				 out;
+		hr_value y = B(hr_add(a, b));
+		CHECK_STATUS(HR_OK, hr_graph_leave());
+		hr_run_options options;
+		hr_run_metadata metadata;
+		hr_run_options_init(&options);
+		hr_run_metadata_init(&metadata);
+		options.trace = HR_RUN_TRACE_OPS;
+		uint64_t chains = hr__card_queued(card, HR__OP_CHAIN);
+		hr_feed feeds[2] = { { a, hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), ones) },
+			                 { b, hr_constant(HR_DTYPE_FLOAT32, HR_DIMS(256, 256), ones) } };
+		CHECK_STATUS(HR_OK, hr_session_run(session, feeds, 2, &y, 1, &out, &options, &metadata));
+		CHECK_EQ(tight ? 0 : 1, hr__card_queued(card, HR__OP_CHAIN) - chains);
+		CHECK_EQ(tight ? 2 : 1, metadata.op_count);
+		hr_run_metadata_free(&metadata);
+		hr_stats stats;
+		hr_stats_init(&stats);
+		CHECK_STATUS(HR_OK, hr_allocator_get_stats(allocator, &stats));
+		CHECK_EQ(0, stats.num_failed_allocs);
+		CHECK_STATUS(HR_OK, hr_value_fetch(hr_cast(out, HR_DTYPE_FLOAT32), data, sizeof data));
+		CHECK(data[0] == 2 && data[256 * 256 - 1] == 2);
+		CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+		CHECK_STATUS(HR_OK, hr_session_leave());
+		CHECK_STATUS(HR_OK, hr_session_destroy(session));
+		CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
+	}
+	CHECK_STATUS(HR_OK, hr_shutdown());
+}
+
+TEST_MAIN(T(test_chains_that_do_not_compile_run_op_by_op), T(test_a_chain_without_room_runs_op_by_op),
+          T_WITHIN(test_chains_give_the_bits_of_their_ops, 300))

@@ -1,8 +1,8 @@
 /* chain.c - which elementwise ops of a run are computed as one on a card (engine/chain.h).
  *
  * A chain is a row of nodes of which each uses the result of the one before, and nothing else does. Between them no other op runs, except those that
- * share memory, such as reads of variables: so no input has to stay longer than it would, and memory never grows. All results have one shape; other inputs
- * may be broadcast to it. Sessions whose values have recipes run the ops one by one. */
+ * share memory, such as reads of variables. All results have one shape; other inputs may be broadcast to it. All inputs are in memory together with the
+ * result, which may be more than the ops need one by one: run.c runs them so if there is no room. So do sessions whose values have recipes. */
 #include <string.h>
 
 #include "runtime/card/card.h"

@@ -3,6 +3,7 @@
 #include "core/base/status.h"
 #include "core/base/text/text.h"
 #include "core/lms/lms.h"
+#include "core/memory/allocator.h"
 #include "core/os/os.h"
 #include "runtime/graph/captured.h"
 #include "runtime/graph/run.h"
@@ -77,6 +78,15 @@ static void use(struct result *result)
 	result->buffer = NULL;
 }
 
+/* Consumes the reference of the output. */
+static void take_result(struct result *result, const hr__slot *out)
+{
+	*result = (struct result){ .buffer = out->buffer, .offset = out->offset, .uses = result->uses };
+	if (result->uses) return;
+	hr__buffer_release(result->buffer);
+	result->buffer = NULL;
+}
+
 static hr_status give_feed(struct graph_run *run, uint32_t n, hr__slot *out)
 {
 	const struct graph_node *node = &run->graph->nodes[n];
@@ -113,30 +123,60 @@ static hr_status execute(struct graph_run *run, const struct graph_node *node, h
 	return hr__execute(&task, ins, node->in_count, outs);
 }
 
-/* Runs the chain whose last node is n. */
-static hr_status run_chain(struct graph_run *run, uint32_t n)
+/* The chain whose last node is n, as one op. Its inputs are not consumed. */
+static hr_status execute_chain(struct graph_run *run, uint32_t n, const struct graph_chain *chain, hr__slot *out)
 {
 	const struct graph_node *node = &run->graph->nodes[n];
-	struct graph_chain chain;
-	hr__slot ins[HR__OP_INPUTS], out = { .type = node->types[0] };
-	hr__chain_of(run, n, &chain);
-	hr__attrs attrs = { .data = &chain.chain };
+	hr__slot ins[HR__OP_INPUTS];
+	hr__attrs attrs = { .data = &chain->chain };
 	hr__task task = { .session = run->session, .kind = HR__OP_CHAIN, .attrs = &attrs, .scope = node->scope, .role = node->role,
 		              .note = next_note(run, HR__OP_CHAIN, node->scope), .begin_ns = run->begin_ns };
-	for (uint32_t i = 0; i < chain.chain.inputs; i++) {
-		struct input from = chain.ins[i].from;
+	for (uint32_t i = 0; i < chain->chain.inputs; i++) {
+		struct input from = chain->ins[i].from;
 		const struct result *in = &run->results[from.node][from.output];
 		const hr__type *type = &run->graph->nodes[from.node].types[from.output];
 		/* What is repeated is read after its first element is overwritten. */
-		bool may_take = in->uses == chain.ins[i].uses && hr__dims_equal(&type->dims, &out.type.dims);
+		bool may_take = in->uses == chain->ins[i].uses && hr__dims_equal(&type->dims, &node->types[0].dims);
 		ins[i] = (hr__slot){ *type, in->buffer, in->offset, may_take, 1 };
 	}
-	hr_status status = hr__execute(&task, ins, chain.chain.inputs, &out);
+	*out = (hr__slot){ .type = node->types[0] };
+	hr__request_retry(true); /* nothing is refused: without memory the ops run one by one */
+	hr_status status = hr__execute(&task, ins, chain->chain.inputs, out);
+	hr__request_retry(false);
+	if (status && task.note) run->metadata->op_count--;
+	return status;
+}
+
+static hr_status run_node(struct graph_run *run, uint32_t n);
+
+/* The chain whose last node is n, op by op. Nodes between its own have run. */
+static hr_status run_steps(struct graph_run *run, uint32_t n)
+{
+	hr_status status = HR_OK;
+	for (uint32_t i = run->chains[n] - 1; i <= n && !status; i++) {
+		if (!run->chains[i]) continue;
+		run->chains[i] = 0;
+		status = run_node(run, i);
+	}
+	return status;
+}
+
+/* Runs the chain whose last node is n. All its inputs are in memory together with its result, so it may need more than its ops. */
+static hr_status run_chain(struct graph_run *run, uint32_t n)
+{
+	struct graph_chain chain;
+	hr__slot out;
+	hr__last before = hr__last_get();
+	hr__chain_of(run, n, &chain);
+	hr_status status = execute_chain(run, n, &chain, &out);
+	if (status == HR_OUT_OF_MEMORY) {
+		hr__last_set(&before);
+		return run_steps(run, n);
+	}
 	for (uint32_t i = 0; i < chain.chain.inputs; i++)
 		for (uint32_t k = 0; k < chain.ins[i].uses; k++) use(&run->results[chain.ins[i].from.node][chain.ins[i].from.output]);
-	if (status) return hr__name_op(status, hr__ops[HR__OP_CHAIN].name, node->scope);
-	run->results[n][0].buffer = out.buffer;
-	run->results[n][0].offset = out.offset;
+	if (status) return hr__name_op(status, hr__ops[HR__OP_CHAIN].name, run->graph->nodes[n].scope);
+	take_result(&run->results[n][0], &out);
 	return HR_OK;
 }
 
@@ -148,15 +188,7 @@ static hr_status run_node(struct graph_run *run, uint32_t n)
 	hr__slot outs[HR__OP_OUTPUTS];
 	hr_status status = node->kind == HR__OP_PLACEHOLDER ? give_feed(run, n, outs) : execute(run, node, outs);
 	for (uint32_t i = 0; i < node->in_count && !op->order_only; i++) use(&run->results[node->ins[i].node][node->ins[i].output]);
-	for (uint32_t i = 0; i < op->out_count && !status; i++) {
-		struct result *result = &run->results[n][i];
-		result->buffer = outs[i].buffer;
-		result->offset = outs[i].offset;
-		if (!result->uses) {
-			hr__buffer_release(result->buffer);
-			result->buffer = NULL;
-		}
-	}
+	for (uint32_t i = 0; i < op->out_count && !status; i++) take_result(&run->results[n][i], &outs[i]);
 	return status ? hr__name_op(status, op->name, node->scope) : HR_OK;
 }
 
