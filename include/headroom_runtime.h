@@ -548,7 +548,7 @@ HR_API hr_value hr_batch_norm_layer(const char *name, hr_value x, double momentu
  * is not trainable. In a graph, each run that needs the result counts. */
 HR_API hr_value hr_dropout_layer(const char *name, hr_value x, double rate, uint64_t seed, bool training);
 /* Self-attention (hr_attend) over [n, time, width] with [heads] heads. causal: a position does not attend to later ones. With a bfloat16
- * input, q, k and v are rounded to bfloat16; variables and result are float32. */
+ * input products and result are bfloat16; variables are float32. */
 HR_API hr_value hr_attention(const char *name, hr_value x, int64_t heads, bool causal, uint64_t seed);
 
 /* ------------------------------------------------------------------------------------------------------------------------------
