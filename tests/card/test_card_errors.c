@@ -260,6 +260,50 @@ static void test_calls_that_fail_in_attention_leave_nothing_behind(void)
 	leave(session);
 }
 
+/* A graph of a chain, of temporary values: 0, or the first failure. */
+static hr_status run_chain(hr_session session, const hr_value *places, hr_value y)
+{
+	hr_feed feeds[2];
+	hr_value out = HR_NO_VALUE;
+	for (int i = 0; i < 2; i++) {
+		feeds[i] = (hr_feed){ places[i], hr_full(F, HR_DIMS(64, 64), 1 + i) };
+		if (feeds[i].value.id) continue;
+		if (i) hr_value_release(feeds[0].value);
+		return hr_last_status();
+	}
+	hr_status status = hr_session_run(session, feeds, 2, &y, 1, &out, NULL, NULL);
+	hr_value_release(out);
+	return status;
+}
+
+static void test_calls_that_fail_in_a_chain_leave_nothing_behind(void)
+{
+	begin_on_stand_in();
+	hr_allocator allocator = fixture_allocator(fixture_device("GPU:0"), 0);
+	hr_session session = card_session("GPU:0", allocator);
+	hr_graph graph;
+	CHECK_STATUS(HR_OK, hr_session_enter(session));
+	CHECK_STATUS(HR_OK, hr_graph_create(&graph));
+	CHECK_STATUS(HR_OK, hr_graph_enter(graph));
+	hr_value places[2] = { hr_placeholder(F, HR_DIMS(64, 64)), hr_placeholder(F, HR_DIMS(64, 64)) };
+	hr_value y = hr_cast(hr_relu(hr_add(places[0], places[1])), HR_DTYPE_BFLOAT16);
+	CHECK_STATUS(HR_OK, hr_graph_leave());
+	CHECK_STATUS(HR_OK, run_chain(session, places, y)); /* programs are loaded */
+	int64_t before = bytes_in_use(allocator);
+	unsigned long long nth = 1;
+	for (bool failed = true; failed; nth++) {
+		fake.fail_nth(nth, HR__CUDA_ERROR_NOT_SUPPORTED);
+		hr_status status = run_chain(session, places, y);
+		failed = fake.failed()[0] != 0;
+		fake.fail_nth(0, 0);
+		CHECK(failed || !status);
+		CHECK_EQ(bytes_in_use(allocator), before);
+	}
+	CHECK_GT(nth, 4);
+	CHECK_STATUS(HR_OK, hr_graph_destroy(graph));
+	leave(session);
+}
+
 static hr_status open_and_compute(void)
 {
 	hr_session session;
@@ -353,4 +397,5 @@ TEST_MAIN(T(test_without_nvrtc_the_host_computes), T(test_without_cublaslt_the_h
           T(test_a_cache_that_cannot_be_written_is_not_needed), T(test_a_damaged_cache_is_replaced),
           T_WITHIN(test_each_call_that_fails_leaves_values_as_they_were, 120), T_WITHIN(test_each_call_of_the_first_op_can_fail, 120),
           T_WITHIN(test_calls_that_fail_in_attention_leave_nothing_behind, 120),
+          T_WITHIN(test_calls_that_fail_in_a_chain_leave_nothing_behind, 120),
           T(test_errors_of_kernels_do_not_reach_variables))
