@@ -1,5 +1,5 @@
-/* bfloat16.h - bfloat16 is the upper half of a float32: the same sign and exponent, 8 bits of precision instead of 24. It is a
- * storage dtype; nothing is computed in it.
+/* bfloat16.h - bfloat16 is the upper half of a float32: the same sign and exponent, 8 bits of precision instead of 24. Products
+ * of bfloat16 matrices are exact in float32; all else is computed in float32 and rounded.
  *
  * Conversions to bfloat16 round once, to nearest, ties to even. Rounding to float32 first would be wrong if the first rounding
  * gives a tie: 1 + 2^-8 + 2^-40 would become 1, although it is above the midpoint. NaN stays NaN and becomes quiet. */
