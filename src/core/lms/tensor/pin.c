@@ -369,17 +369,19 @@ hr_status hr__pin_all_or_none(hr__lms *lms, const hr_pin *pins, size_t count, hr
 }
 
 /* There was no room for the whole call. A tensor that is recomputed while others are pinned needs more room than one that is recomputed
- * before. If that is still too much, all that can be evicted is evicted, which joins free memory. */
-static hr_status pin_after_recomputing(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
+ * before. If that is still too much, all that can be evicted is evicted, which joins free memory. So is it if nothing is recomputed but
+ * nothing else is pinned: then the tensors of the call itself left the free memory in pieces. */
+static hr_status pin_after_making_room(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	bool any = false, outermost = !hr__recompute_is_running();
 	for (size_t i = 0; i < count && !any; i++) any = hr__recompute_would_run(pins[i]);
-	if (!any) return HR_OUT_OF_MEMORY;
+	bool joins = outermost && (any || (lms->enabled && !hr__lms_pinned(lms) && !hr__pin_can_never_fit(lms, pins, count)));
+	if (!any && !joins) return HR_OUT_OF_MEMORY;
 	hr__last why = hr__last_get();
 	if (outermost) hr__request_retry(true); /* only the first attempt is reported */
 	hr_status status = HR_OUT_OF_MEMORY;
-	for (int attempt = 0; attempt < (outermost ? 2 : 1) && status == HR_OUT_OF_MEMORY; attempt++) {
+	for (int attempt = any ? 0 : 1; attempt < (joins ? 2 : 1) && status == HR_OUT_OF_MEMORY; attempt++) {
 		uint64_t ignored;
 		if (attempt) (void)hr__reclaim_inactive(lms, HR_NAME_NONE, &ignored); /* what it could evict helps, too */
 		status = hr__recompute_apart(pins, count, stream);
@@ -394,7 +396,7 @@ static hr_status pin_after_recomputing(hr__lms *lms, const hr_pin *pins, size_t 
 hr_status hr__pin_all_for_recipe(hr__lms *lms, const hr_pin *pins, size_t count, hr_stream stream)
 {
 	hr_status status = pin_all_or_none(lms, pins, count, stream);
-	return status == HR_OUT_OF_MEMORY ? pin_after_recomputing(lms, pins, count, stream) : status;
+	return status == HR_OUT_OF_MEMORY ? pin_after_making_room(lms, pins, count, stream) : status;
 }
 
 /* Whether no other thread can be waiting for this one. */
@@ -410,7 +412,7 @@ static hr_status pin_checked(hr__lms *lms, const hr_pin *pins, size_t count, hr_
 	if (learned) hr__learned_before_pin(lms, pins, count, stream);
 	if (HR_UNLIKELY(hr__load_relaxed(&lms->turn)) && lms->wait_ns && is_alone()) hr__pin_yield_to_waiter(lms);
 	hr_status status = pin_all_or_none(lms, pins, count, stream);
-	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY)) status = pin_after_recomputing(lms, pins, count, stream);
+	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY)) status = pin_after_making_room(lms, pins, count, stream);
 	if (HR_UNLIKELY(status == HR_OUT_OF_MEMORY)) {
 		bool alone = is_alone(), never = alone && hr__pin_can_never_fit(lms, pins, count);
 		if (alone && !never && lms->wait_ns) status = hr__pin_wait_for_room(lms, pins, count, stream);
