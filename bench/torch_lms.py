@@ -15,7 +15,7 @@ Each row is a process of its own:
     native, headroom   PyTorch's allocator; Headroom as the allocator, no limit
     lms                Large Model Support without a limit: what the announcement of ops costs
     limits             Large Model Support at each limit, by moving alone (recompute=False). A fraction is of the peak of live bytes in the row headroom
-    recomputing        the same with recompute=True, the default of install()
+    recomputing        the same with recompute=True
     save_on_cpu, checkpoint    PyTorch's own means: saved tensors in pinned host memory; gradient checkpointing
     compile             torch.compile with an activation memory budget, --budget
 

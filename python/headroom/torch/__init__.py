@@ -49,7 +49,7 @@ def _need():
     return _plugin
 
 
-RECOMPUTES = True  # where install() is not told recompute
+RECOMPUTES = False  # where install() is not told recompute
 
 
 def _check_host_limit(limit):
@@ -67,7 +67,7 @@ def install(limit=None, lms=None, device="cuda", *, movable="1MiB", host_limit=N
     lms         Large Model Support: tensors that no op is using are moved to the host when the limit is reached; None = as HEADROOM_LMS says, or off
     movable     the least size of a tensor that is moved
     host_limit, spill_dir, policy, verify    as in docs/lms.md
-    recompute   whether results of ops may be dropped and computed again, where that is cheaper than moving them; None = yes
+    recompute   whether results of ops may be dropped and computed again, where that is cheaper than moving them. Experimental; None = no
     ops         whether memory is named after the ops that allocate it, which takes about 0.3 us for each op; None = with lms, and while a recording runs
 
     A failure leaves PyTorch as it was: AlreadyInstalled, BuildError, UnsupportedVersion, RuntimeError (no CUDA device, or it was used already), ValueError (a bad
