@@ -232,9 +232,10 @@ HR_API void hr_pin_group_end(void); /* without a beginning, it has no effect */
 HR_API HR_CHECK_RESULT hr_status hr_tensor_get_address(hr_tensor tensor, void **out);
 
 /* Use an evicted tensor where it is: *out receives the address of its host copy, which the device can access too, over the link. What is
- * written there is the tensor's contents when it is restored. Waits until the copy is complete. Until the end, which must come from the
- * same thread and after all work on the copy is done, the tensor stays evicted: pins and other calls on it wait, so the thread itself
- * must not make any. As with a pin for writing, dropped tensors that depend on it are recomputed first, and recipes end.
+ * written there is the tensor's contents when it is restored. Waits until the copy is complete and earlier restores have read it. Until
+ * the end, which must come from the same thread and after all work on the copy is done, the tensor stays evicted: pins and other calls on
+ * it wait, so the thread itself must not make any. As with a pin for writing, dropped tensors that depend on it are recomputed first, and
+ * recipes end.
  *
  * HR_INVALID_ARGUMENT  the tensor is not evicted; or an end without a beginning
  * HR_UNSUPPORTED       its copy is in the file of spill_dir, or the tensor is fixed

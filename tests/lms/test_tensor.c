@@ -739,13 +739,20 @@ static void test_a_program_is_told_where_contents_move(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-/* An eviction that no stream waits for: the contents can be read only once the copy is done, which a slow link makes visible. */
-static void test_a_copy_that_is_under_way_is_not_reported(void)
+/* A copy of 16 MiB to the host, or back, takes 320 ms. */
+static void set_up_slow_link(bool verify)
 {
 	hr_lms_options lms = lms_options("lru");
+	lms.verify = verify;
 	device = fixture_emulated(256 * MIB, 64 * KIB, 50 * MIB);
 	allocator = fixture_allocator(device, 64 * MIB);
 	CHECK_STATUS(HR_OK, hr_lms_configure(allocator, &lms));
+}
+
+/* An eviction that no stream waits for: the contents can be read only once the copy is done, which a slow link makes visible. */
+static void test_a_copy_that_is_under_way_is_not_reported(void)
+{
+	set_up_slow_link(false);
 	hr_tensor_options options;
 	struct sight sight = { &sight, 0 };
 	hr_tensor tensor;
@@ -773,7 +780,106 @@ static void test_a_copy_that_is_under_way_is_not_reported(void)
 	CHECK_STATUS(HR_OK, hr_shutdown());
 }
 
-TEST_MAIN(T(test_a_program_is_told_where_contents_move), T(test_a_copy_that_is_under_way_is_not_reported), T(test_a_tensor_goes_through_its_states), T(test_contents_survive_eviction_and_restore), T(test_a_clean_tensor_is_evicted_without_a_copy),
+/* Keeps the link to the host busy. */
+static void evict_another(void)
+{
+	hr_tensor other = create(16 * MIB);
+	fill(other, 1);
+	CHECK_STATUS(HR_OK, hr_tensor_evict(other));
+}
+
+/* A restore has been queued behind the copy, and the tensor is evicted again before either is done. */
+static void test_a_copy_that_a_restore_waits_for_is_not_reported(void)
+{
+	set_up_slow_link(false);
+	hr_tensor_options options;
+	struct sight sight = { NULL, 0 };
+	hr_tensor tensor;
+	hr_tensor_options_init(&options);
+	options.bytes = 16 * MIB;
+	options.moved = note_moved;
+	options.user = &sight;
+	CHECK_STATUS(HR_OK, hr_tensor_create(allocator, &options, &tensor));
+	fill(tensor, 9);
+	evict_another();
+	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
+	CHECK_STATUS(HR_OK, hr_tensor_prefetch(tensor));
+	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
+	CHECK_EQ(sight.calls, 2);
+	if (sight.address) expect_bytes(sight.address, 9, 16 * MIB); /* this thread was slower than the link */
+	tear_down();
+}
+
+/* What was computed from a restored tensor is not made of what the program writes to the host copy after the tensor was evicted again. */
+static void test_the_host_copy_is_used_when_a_restore_has_read_it(void)
+{
+	set_up_slow_link(false);
+	hr_tensor tensor = create(16 * MIB), result = create(16 * MIB);
+	hr_pin pins[] = { { tensor, HR_READ }, { result, HR_OVERWRITE } };
+	void *from, *to, *at;
+	fill(tensor, 9);
+	evict_another();
+	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
+	CHECK_STATUS(HR_OK, hr_tensor_pin_all(pins, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor, &from));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(result, &to));
+	CHECK_STATUS(HR_OK, hr_stream_copy(device, to, from, 16 * MIB, HR_COPY_ON_DEVICE, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_unpin_all(pins, 2, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_tensor_evict(tensor)); /* without a copy */
+	CHECK_STATUS(HR_OK, hr_tensor_host_begin(tensor, &at)); /* waits */
+	expect_bytes(at, 9, 16 * MIB);
+	memset(at, 10, 16 * MIB);
+	CHECK_STATUS(HR_OK, hr_tensor_host_end(tensor));
+	expect(result, 9);
+	expect(tensor, 10);
+	tear_down();
+}
+
+static void test_any_call_of_the_device_may_fail_before_a_host_copy_is_used(void)
+{
+	bool more = true;
+	for (uint64_t nth = 1; more; nth++) {
+		set_up_slow_link(false);
+		hr_tensor tensor = create(MIB);
+		void *at;
+		fill(tensor, 9);
+		evict_another();
+		CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
+		CHECK_STATUS(HR_OK, hr_tensor_prefetch(tensor));
+		CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
+		hr_backend_fail_nth(nth, false, HR_DEVICE_ERROR);
+		hr_status status = hr_tensor_host_begin(tensor, &at);
+		more = hr_backend_calls() >= nth;
+		hr_backend_fail_nth(0, false, HR_OK);
+		CHECK(status == HR_OK || status == HR_DEVICE_ERROR);
+		if (status) CHECK_EQ(info_of(tensor).state, HR_TENSOR_EVICTED);
+		if (status) CHECK_STATUS(HR_OK, hr_tensor_host_begin(tensor, &at));
+		expect_bytes(at, 9, MIB);
+		CHECK_STATUS(HR_OK, hr_tensor_host_end(tensor));
+		tear_down();
+	}
+}
+
+static void test_verify_accepts_what_is_written_to_a_host_copy(void)
+{
+	set_up_slow_link(true);
+	hr_tensor tensor = create(MIB);
+	void *at;
+	fill(tensor, 9);
+	for (unsigned char value = 10; value < 12; value++) {
+		CHECK_STATUS(HR_OK, hr_tensor_evict(tensor));
+		CHECK_STATUS(HR_OK, hr_tensor_host_begin(tensor, &at));
+		memset(at, value, MIB);
+		CHECK_STATUS(HR_OK, hr_tensor_host_end(tensor));
+		expect(tensor, value);
+	}
+	tear_down();
+}
+
+TEST_MAIN(T(test_a_program_is_told_where_contents_move), T(test_a_copy_that_is_under_way_is_not_reported),
+          T(test_a_copy_that_a_restore_waits_for_is_not_reported), T(test_the_host_copy_is_used_when_a_restore_has_read_it),
+          T(test_any_call_of_the_device_may_fail_before_a_host_copy_is_used), T(test_verify_accepts_what_is_written_to_a_host_copy),
+          T(test_a_tensor_goes_through_its_states), T(test_contents_survive_eviction_and_restore), T(test_a_clean_tensor_is_evicted_without_a_copy),
           T(test_overwriting_restores_nothing), T(test_statistics_add_up), T(test_one_tensor_that_makes_room_is_enough),
           T(test_plain_requests_evict_tensors_too), T(test_several_neighbours_are_evicted_for_a_large_request),
           T(test_everything_inactive_is_evicted_before_a_request_fails), T(test_an_op_that_cannot_fit_is_named_with_its_tensors),

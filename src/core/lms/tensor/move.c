@@ -304,16 +304,33 @@ static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *stream
 	return status;
 }
 
+/* Waits until its host copy is complete, and no restore reads it. A restore waits for the copy, whose epoch it clears. */
+static hr_status wait_for_copy(const hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t copied = hr__load_relaxed(&tensor->copy_epoch), restored = hr__load_relaxed(&tensor->restore_epoch);
+	hr_status status = copied ? order(lms, HR_STREAM_HOST, bit(lms->out_stream), copied) : HR_OK;
+	if (!status && restored) status = order(lms, HR_STREAM_HOST, bit(lms->in_stream), restored);
+	return status;
+}
+
+static bool copy_is_complete(const hr__tensor *tensor)
+{
+	hr__lms *lms = tensor->lms;
+	uint64_t copied = hr__load_relaxed(&tensor->copy_epoch), restored = hr__load_relaxed(&tensor->restore_epoch);
+	if (copied) return hr__device_has_finished(lms->device, lms->out_stream, copied);
+	return !restored || hr__device_has_finished(lms->device, lms->in_stream, restored);
+}
+
 /* The address of its host copy, if later work on [next] may read it: [next] waits for the copy (last_users), or the copy is done. A request
  * of the host waits for its memory in any case. */
 static uint64_t readable_copy(const hr__tensor *tensor, hr_stream next)
 {
 	hr__lms *lms = tensor->lms;
-	uint64_t copied = hr__load_relaxed(&tensor->copy_epoch);
 	if (!tensor->copy.address) return 0;
-	if (next == HR_STREAM_HOST) return !copied || !order(lms, next, bit(lms->out_stream), copied) ? tensor->copy.address : 0;
+	if (next == HR_STREAM_HOST) return wait_for_copy(tensor) ? 0 : tensor->copy.address;
 	bool waits = next != lms->in_stream && next != lms->out_stream;
-	return waits || !copied || hr__device_has_finished(lms->device, lms->out_stream, copied) ? tensor->copy.address : 0;
+	return waits || copy_is_complete(tensor) ? tensor->copy.address : 0;
 }
 
 hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream)
@@ -386,9 +403,9 @@ hr_status hr_tensor_host_begin(hr_tensor handle, void **out)
 	if (status) return status;
 	if (!hr__state_begin_restore(tensor, handle.id, HR__PLACE_EVICTED))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s is not evicted", hr__tensor_name(tensor, name, sizeof name));
-	uint64_t address = hr__tensor_owns_pages(tensor) ? 0 : tensor->copy.address, copied = hr__load_relaxed(&tensor->copy_epoch);
+	uint64_t address = hr__tensor_owns_pages(tensor) ? 0 : tensor->copy.address;
 	if (!address) status = hr__fail(HR_UNSUPPORTED, "%s has no host copy in memory that can be accessed", hr__tensor_name(tensor, name, sizeof name));
-	else if (copied) status = order(lms, HR_STREAM_HOST, bit(lms->out_stream), copied);
+	else status = wait_for_copy(tensor);
 	if (status) {
 		hr__state_end_restore(tensor, HR__PLACE_EVICTED, false);
 		return status;
@@ -399,6 +416,7 @@ hr_status hr_tensor_host_begin(hr_tensor handle, void **out)
 	hr__recipe_detach(tensor, &ended);
 	hr__lock_release(&lms->lock);
 	hr__recipe_release(&ended);
+	hr__store_relaxed(&tensor->sum_known, 0); /* of what the copy held before */
 	tensor->on_host = true;
 	*out = (void *)(uintptr_t)address;
 	return HR_OK;
