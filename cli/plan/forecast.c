@@ -333,6 +333,7 @@ hr_status hr__forecast_least(const hr__forecast_setup *setup, const hr__forecast
 	*limit = 0;
 	if (!hr__align_up(facts->working_set_bytes, setup->page, &good) || !hr__align_up(most, setup->page, &most)) return HR_OK;
 	if (good < setup->page) good = setup->page;
+	if (good > most) return HR_OK;
 	while (!(status = runs_at(setup, good, &runs)) && !runs) {
 		bad = good;
 		if (good == most) return HR_OK;

@@ -54,6 +54,7 @@ hr_status hr_lms_get_stats(hr_allocator handle, hr_lms_stats *stats)
 void hr__lms_stats_add(hr__allocator *allocator, hr_stats *stats)
 {
 	hr__lms *lms = hr__load_acquire(&allocator->lms);
+	if (!lms) return; /* its context has ended since the caller looked */
 	stats->bytes_inactive = hr__lms_inactive(lms);
 	stats->bytes_reclaimed += SINCE(lms, bytes_reclaimed);
 	stats->num_single_reclaims += SINCE(lms, num_single_reclaims);
@@ -66,6 +67,7 @@ void hr__lms_stats_add(hr__allocator *allocator, hr_stats *stats)
 void hr__lms_stats_reset(hr__allocator *allocator)
 {
 	hr__lms *lms = hr__load_acquire(&allocator->lms);
+	if (!lms) return;
 #define REBASE(name) hr__store_relaxed(&lms->base.name, hr__load_relaxed(&lms->stats.name));
 	COUNTED(REBASE)
 #undef REBASE
