@@ -11,7 +11,7 @@
  *     the tail     a free range before the hole that ends its region becomes the tail if there is none at that moment. It counts as
  *                  large as it can become; another range wins against a tail that can become just as large. No tail counts as a
  *                  tail of no bytes.
- *     merging      at once, only inside a region; streams are joined and the later epoch stays
+ *     merging      at once, only inside a region; streams are joined, and the later epoch of each kind of stream stays
  *
  * A file that includes this header may define SUPPORT_EQ(a, b), which compares two numbers and does not return if they differ. */
 #ifndef HR_TESTS_SUPPORT_ARENA_H
@@ -37,7 +37,7 @@
 typedef struct extent {
 	uint64_t address, size;
 	uint64_t stamp; /* free: time at which it got this extent */
-	uint64_t streams, epoch;
+	uint64_t streams, epochs[2]; /* latest use by ordinary streams and by copy streams; 0 = none */
 	hr__chunk_id id; /* live: its record */
 	uint32_t region;
 } extent;
@@ -133,7 +133,8 @@ static void model_settle(arena_pair *pair, uint32_t index)
 static void model_join(extent *into, const extent *from)
 {
 	into->streams |= from->streams;
-	if (from->epoch > into->epoch) into->epoch = from->epoch;
+	for (int kind = 0; kind < 2; kind++)
+		if (from->epochs[kind] > into->epochs[kind]) into->epochs[kind] = from->epochs[kind];
 	into->size += from->size;
 }
 
@@ -164,7 +165,7 @@ static void model_hole(arena_pair *pair, extent range)
 	}
 	uint32_t behind = begins_at(&pair->holes, range.region, range.address + range.size);
 	if (behind != NOWHERE) range.size += extents_remove(&pair->holes, behind).size;
-	range.streams = range.epoch = 0;
+	range.streams = range.epochs[0] = range.epochs[1] = 0;
 	extents_add(&pair->holes, range);
 }
 
@@ -245,7 +246,8 @@ static void pair_check_extent(const arena_pair *pair, hr__chunk_id id, const ext
 	SUPPORT_EQ(hr__chunk_state_of(chunk), state);
 	SUPPORT_EQ(chunk->region, expected->region);
 	SUPPORT_EQ(chunk->streams, expected->streams);
-	SUPPORT_EQ(chunk->epoch, expected->epoch);
+	if (expected->epochs[0]) SUPPORT_EQ(hr__epochs_ordinary(chunk->epochs), expected->epochs[0]);
+	if (expected->epochs[1]) SUPPORT_EQ(hr__epochs_copies(chunk->epochs), expected->epochs[1]);
 }
 
 /* Compares what is cheap to compare. */
@@ -431,13 +433,15 @@ SUPPORT_UNUSED static bool pair_take(arena_pair *pair, uint64_t size, uint64_t a
 	return true;
 }
 
-/* Frees a live range that [streams] used until [epoch]. */
+/* Frees a live range that [streams] used until [epoch], which is not 0. */
 SUPPORT_UNUSED static void pair_give(arena_pair *pair, uint32_t index, uint64_t streams, uint64_t epoch)
 {
 	extent range = extents_remove(&pair->live, index);
 	hr__chunk *chunk = hr__chunk_at(&pair->table, range.id);
 	chunk->streams = range.streams = streams;
-	chunk->epoch = range.epoch = epoch;
+	chunk->epochs = epoch;
+	range.epochs[0] = streams & ~HR__COPY_STREAMS ? epoch : 0;
+	range.epochs[1] = streams & HR__COPY_STREAMS ? epoch : 0;
 	hr__chunk_id got = hr__arena_give(&pair->arena, range.id);
 	range.id = 0;
 	model_free(pair, range);

@@ -99,7 +99,8 @@ static void random_give(walk *w)
 	uint32_t index = (uint32_t)below(w, w->pair->live.count);
 	hr__chunk *chunk = hr__chunk_at(&w->pair->table, w->pair->live.at[index].id);
 	if (below(w, 4) == 0) hr__store_relaxed(&chunk->state, HR__CHUNK_CACHED);
-	pair_give(w->pair, index, UINT64_C(1) << below(w, 64), w->epoch += below(w, 2));
+	uint64_t stream = below(w, 2) ? below(w, 64) : 60 + below(w, 4); /* half of them copy */
+	pair_give(w->pair, index, UINT64_C(1) << stream, w->epoch += below(w, 2));
 }
 
 /* The number of live chunks rises and falls, so that the arena is sometimes full and sometimes empty. */

@@ -314,7 +314,7 @@ static inline hr__chunk_id cut_front(hr__arena *arena, hr__chunk_id id, uint64_t
 	HR_ASSERT(size > 0 && size < rest->size);
 	hr__store_relaxed(&chunk->address, address);
 	chunk->size = size;
-	chunk->epoch = rest->epoch;
+	chunk->epochs = rest->epochs;
 	chunk->streams = rest->streams;
 	chunk->region = rest->region;
 	hr__store_relaxed(&chunk->state, hr__load_relaxed(&rest->state));
@@ -340,8 +340,8 @@ static inline void chain_remove(hr__arena *arena, hr__chunk_id id, hr__chunk *in
 	HR_ASSERT(into == &chunks[chunk->prev] || into == &chunks[chunk->next]);
 	chunks[chunk->prev].next = chunk->next;
 	chunks[chunk->next].prev = chunk->prev; /* may write record 0, whose links are never read */
+	into->epochs = hr__epochs_join(into->streams, into->epochs, chunk->streams, chunk->epochs);
 	into->streams |= chunk->streams;
-	if (chunk->epoch > into->epoch) into->epoch = chunk->epoch;
 	if (HR_UNLIKELY(arena->cursors)) move_cursors(arena, id, (hr__chunk_id)(into - chunks));
 	hr__chunk_drop(arena->table, id);
 }
@@ -358,7 +358,7 @@ static void hole_insert(hr__arena *arena, hr__chunk_id id)
 	HR_ASSERT(id != arena->tail && id != arena->holes && chunks[id].size > 0);
 	hr__store_relaxed(&chunks[id].state, HR__CHUNK_HOLE);
 	chunks[id].streams = 0;
-	chunks[id].epoch = 0;
+	chunks[id].epochs = 0;
 	chunks[id].child[0] = 0;
 	chunks[id].child[1] = arena->holes;
 	if (arena->holes) chunks[arena->holes].child[0] = id;

@@ -65,7 +65,7 @@ hr__chunk_id hr__arena_unmap(hr__arena *arena, hr__chunk_id id, uint64_t address
 /* Takes exactly [size] bytes (a multiple of the granularity, not 0) at a multiple of [alignment] (a power of two) from the best
  * free chunk. Returns 0 when no free chunk fits, and also when the extended tail would be the best fit: the caller then extends the
  * tail, or sets tail_growth to 0. Otherwise finds a place whenever there is one. The returned chunk has state HR__CHUNK_IN_USE and
- * the streams and epoch of the free chunk it was part of; its ledger fields are undefined. Uses 2 records. */
+ * the streams and epochs of the free chunk it was part of; its ledger fields are undefined. Uses 2 records. */
 hr__chunk_id hr__arena_take(hr__arena *arena, uint64_t size, uint64_t alignment);
 
 /* Takes exactly the [size] bytes at [address]; 0 when they are not free. Searches the free chunks of that size and more linearly.
@@ -75,7 +75,7 @@ hr__chunk_id hr__arena_take_at(hr__arena *arena, uint64_t address, uint64_t size
 /* Swaps two adjacent chunks that are in use: [right] then begins where [left] began. [left] is the one at the lower address. */
 void hr__arena_exchange(hr__arena *arena, hr__chunk_id left, hr__chunk_id right);
 
-/* Gives a chunk back. Its streams and epoch must be set; merging combines those of the neighbours. Returns the free chunk that now
+/* Gives a chunk back. Its streams and epochs must be set; merging combines those of the neighbours. Returns the free chunk that now
  * contains it. */
 hr__chunk_id hr__arena_give(hr__arena *arena, hr__chunk_id id);
 

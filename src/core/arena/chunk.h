@@ -1,11 +1,11 @@
 /* chunk.h - the chunk record: 64 bytes, one cache line, for every chunk of memory, in use or not.
  *
  * The record serves four modules that would otherwise each look up the same address: the arena (extent, neighbours, place in the
- * free index), the ledger (what the block is for: four ids), stream safety (streams that used the chunk, and the epoch) and the
+ * free index), the ledger (what the block is for: four ids), stream safety (streams that used the chunk, and the epochs) and the
  * thread caches (a link). Fields that only a free chunk needs share their bytes with fields that only a chunk in use needs.
  *
  *      0        8        16                 24        32     36     40            56     60       62      63     64
- *      | address | size   | requested/epoch | streams  | prev | next | ledger/tree | link | region | state | dtype |
+ *      | address | size   | requested/epochs| streams  | prev | next | ledger/tree | link | region | state | dtype |
  *
  * Records are numbered from 1; 0 means "none". They are in one reserved range that is committed as it fills, so a record never
  * moves and a thread can follow a number without a lock. Unused records form a list through [link]. */
@@ -14,6 +14,7 @@
 
 #include "core/base/assert.h"
 #include "core/base/atomic.h"
+#include "core/device/epochs.h"
 #include "headroom.h"
 
 typedef uint32_t hr__chunk_id;
@@ -38,7 +39,7 @@ typedef struct hr__chunk {
 	uint64_t size;          /* bytes, a multiple of the granularity */
 	union {
 		uint64_t requested; /* in use: bytes requested */
-		uint64_t epoch;     /* free, cached: the device's epoch at the latest free */
+		hr__epochs epochs;  /* free, cached: the device's epoch at the latest frees */
 	};
 	uint64_t streams;        /* streams that used the chunk and may still be using it */
 	union {

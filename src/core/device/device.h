@@ -27,6 +27,7 @@
 #include "core/base/atomic.h"
 #include "core/base/lock.h"
 #include "core/base/shared.h"
+#include "core/device/epochs.h"
 #include "headroom_backend.h"
 
 typedef uint32_t hr__page_id; /* a page of a pool: an index into its table of hr_page */
@@ -176,6 +177,13 @@ hr_status hr__device_order(hr__device *device, hr_stream stream, uint64_t mask, 
 
 /* Blocks until the streams in [mask] have finished the work that they were given up to [epoch]. */
 hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch);
+
+/* The same two calls for memory that copy streams have used (epochs.h). */
+hr_status hr__device_order_epochs(hr__device *device, hr_stream stream, uint64_t mask, hr__epochs epochs, int64_t *waits);
+hr_status hr__device_wait_idle_epochs(hr__device *device, uint64_t mask, hr__epochs epochs);
+
+/* hr_stream_create for a stream whose queue of copies is long, with one of the slots HR__COPY_STREAMS if one is free. */
+hr_status hr__device_copy_stream(hr__device *device, hr_stream *out);
 
 /* Marks the work that [stream] was given so far; *epoch (may be NULL) is set to the mark's number. hr__device_order and
  * hr__device_wait_idle for a smaller epoch then wait for the mark, not for work given after it. So the next user of memory that is

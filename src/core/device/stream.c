@@ -491,6 +491,21 @@ hr_status hr__device_wait_idle(hr__device *device, uint64_t mask, uint64_t epoch
 	return status;
 }
 
+hr_status hr__device_order_epochs(hr__device *device, hr_stream stream, uint64_t mask, hr__epochs epochs, int64_t *waits)
+{
+	uint64_t copies = mask & HR__COPY_STREAMS;
+	hr_status status = hr__device_order(device, stream, mask & ~copies, hr__epochs_ordinary(epochs), waits);
+	return status || HR_LIKELY(!copies) ? status : hr__device_order(device, stream, copies, hr__epochs_copies(epochs), waits);
+}
+
+hr_status hr__device_wait_idle_epochs(hr__device *device, uint64_t mask, hr__epochs epochs)
+{
+	uint64_t copies = mask & HR__COPY_STREAMS;
+	hr_status status = hr__device_wait_idle(device, mask & ~copies, hr__epochs_ordinary(epochs));
+	hr_status of_copies = copies ? hr__device_wait_idle(device, copies, hr__epochs_copies(epochs)) : HR_OK; /* also after an error */
+	return status ? status : of_copies;
+}
+
 static hr_status make_mark(hr__device *device, hr_stream stream, event_kind kind, uint64_t *epoch)
 {
 	hr__physical *physical = device->physical;
@@ -572,13 +587,13 @@ hr_status hr__stream_native(const hr__device *device, hr_stream stream, hr_nativ
 
 /* ---- public functions ---- */
 
-/* Assigns [native] to the lowest free slot. Under the lock; a slot must be free. */
-static hr_stream settle(hr__physical *physical, hr_native_stream native)
+/* Assigns [native] to the lowest free slot, or the highest if it [copies]. Under the lock; a slot must be free. */
+static hr_stream settle(hr__physical *physical, hr_native_stream native, bool copies)
 {
 	HR_ASSERT(hr__lock_is_mine(&physical->stream_lock));
 	hr__streams *streams = physical->streams;
 	uint64_t mask = hr__load_relaxed(&physical->stream_mask);
-	hr_stream slot = lowest(~mask);
+	hr_stream slot = copies && ~mask & HR__COPY_STREAMS ? 63u - (hr_stream)__builtin_clzll(~mask) : lowest(~mask);
 	for (hr_stream other = 0; other < HR_STREAM_MAX; other++) hr__store_relaxed(&streams->synced[slot][other], 0);
 	hr__store_relaxed(&streams->native[slot], native);
 	hr__store_release(&physical->stream_mask, mask | bit(slot));
@@ -597,13 +612,9 @@ static hr_status need_slot(const hr__device *device)
 	return hr__fail(HR_TOO_MANY, "%s has %u streams already; destroy one first (hr_stream_destroy)", device->name, HR_STREAM_MAX);
 }
 
-HR_API hr_status hr_stream_create(hr_device handle, hr_stream *out)
+static hr_status create(hr__device *device, bool copies, hr_stream *out)
 {
-	hr_status status;
-	hr__device *device = hr__device_of(handle, &status);
-	if (!device) return status;
-	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_stream_create: out is NULL");
-	status = need_streams(device);
+	hr_status status = need_streams(device);
 	if (status != HR_OK) return status;
 
 	hr__physical *physical = device->physical;
@@ -611,9 +622,23 @@ HR_API hr_status hr_stream_create(hr_device handle, hr_stream *out)
 	hr__lock_take(&physical->stream_lock);
 	status = need_slot(device);
 	if (status == HR_OK) status = hr__call_stream_create(physical, &native);
-	if (status == HR_OK) *out = settle(physical, native);
+	if (status == HR_OK) *out = settle(physical, native, copies);
 	hr__lock_release(&physical->stream_lock);
 	return status;
+}
+
+HR_API hr_status hr_stream_create(hr_device handle, hr_stream *out)
+{
+	hr_status status;
+	hr__device *device = hr__device_of(handle, &status);
+	if (!device) return status;
+	if (!out) return hr__fail(HR_INVALID_ARGUMENT, "hr_stream_create: out is NULL");
+	return create(device, false, out);
+}
+
+hr_status hr__device_copy_stream(hr__device *device, hr_stream *out)
+{
+	return create(device, true, out);
 }
 
 /* Backends have no call to check that a stream exists; recording an event on it does. */
@@ -628,7 +653,7 @@ static hr_status import_new(hr__device *device, hr_native_stream native, hr_stre
 	status = hr__call_event_record(physical, event, native);
 	put_event(physical, PLAIN, event);
 	if (status != HR_OK) return hr__fail_in(status, "%s has no stream 0x%llx of its own", device->name, (unsigned long long)native);
-	*out = settle(physical, native);
+	*out = settle(physical, native, false);
 	physical->streams->imported |= bit(*out);
 	return HR_OK;
 }

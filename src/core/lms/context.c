@@ -78,7 +78,7 @@ static void tear_down(hr__lms *lms)
 
 static hr_status open_stream(hr__lms *lms, hr_stream *out)
 {
-	hr_status status = hr_stream_create(lms->device_handle, out);
+	hr_status status = hr__device_copy_stream(lms->device, out);
 	if (status != HR_UNSUPPORTED) return status;
 	*out = HR_STREAM_DEFAULT;
 	return HR_OK;

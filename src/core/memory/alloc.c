@@ -18,16 +18,17 @@ static inline hr__cache *cache_of(const hr__thread_state *self, hr_allocator han
 	return HR_LIKELY(cache && hr__load_relaxed(&cache->id) == handle.id) ? cache : NULL;
 }
 
-/* Streams that used a chunk before, which the new user's stream may have to wait for, and the epoch of that use. */
+/* Streams that used a chunk before, which the new user's stream may have to wait for, and the epochs of that use. */
 struct pending {
-	uint64_t streams, epoch;
+	uint64_t streams;
+	hr__epochs epochs;
 };
 
-/* The epoch is read only when needed: the compiler would merge both reads into one wide load, which stalls on two recent stores. */
+/* The epochs are read only when needed: the compiler would merge both reads into one wide load, which stalls on two recent stores. */
 static inline void note_pending(struct pending *pending, const hr__chunk *chunk, hr_stream stream)
 {
 	pending->streams = chunk->streams & ~hr__stream_bit(stream);
-	if (HR_UNLIKELY(pending->streams)) pending->epoch = chunk->epoch;
+	if (HR_UNLIKELY(pending->streams)) pending->epochs = chunk->epochs;
 }
 
 /* False when there is nothing to wait for. That includes a block for the host whose streams are all known to be idle. */
@@ -109,7 +110,7 @@ static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *req
 {
 	int64_t waits = 0;
 	HR_ASSERT(pending->streams != 0 && hr__lock_none_from(HR__RANK_CACHES));
-	hr_status status = hr__device_order(cache->allocator->device, request->stream, pending->streams, pending->epoch, &waits);
+	hr_status status = hr__device_order_epochs(cache->allocator->device, request->stream, pending->streams, pending->epochs, &waits);
 	if (HR_LIKELY(!status && !waits)) return HR_OK;
 	hr__lock_take(&shard->lock);
 	hr__owner_add(&shard->stats.waits, waits);
@@ -131,9 +132,9 @@ static hr_status order(hr__cache *cache, hr__shard *shard, const hr_request *req
 /* Completes the rare part of handing out a chunk: logs it, counts it in scopes, records it, orders streams, lowers a level that is
  * marked. */
 static __attribute__((noinline)) hr_status hand_out_observed(hr__cache *cache, const hr_request *request, const hr__chunk *chunk, void **out,
-                                                            uint64_t streams, uint64_t epoch)
+                                                            uint64_t streams, hr__epochs epochs)
 {
-	struct pending pending = { streams, epoch };
+	struct pending pending = { streams, epochs };
 	uint64_t address = hr__chunk_address(chunk);
 	HR_ASSERT(hr__cache_is_busy(cache) && hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE);
 	if (cache->log_left < 0) hr__log_write_alloc(cache, request, address);
@@ -159,7 +160,7 @@ __attribute__((always_inline)) static inline hr_status hand_out(hr__cache *cache
 	bool logged = --cache->log_left < 0;
 	uint32_t observed = hr__load_relaxed(&cache->watch) | hr__load_relaxed(&cache->meter.lowering) | hr__load_relaxed(&hr__trace_on);
 	if (HR_UNLIKELY(logged || observed || is_pending(pending, cache, request->stream)))
-		return hand_out_observed(cache, request, chunk, out, pending->streams, pending->epoch);
+		return hand_out_observed(cache, request, chunk, out, pending->streams, pending->epochs);
 	void *address = (void *)(uintptr_t)hr__chunk_address(chunk);
 	hr__cache_leave(cache);
 	*out = address;
@@ -354,7 +355,7 @@ static __attribute__((noinline)) hr_status free_to_arena(hr_allocator handle, hr
 	hr__log_free(cache, chunk);
 	hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
-	chunk->epoch = hr__load_relaxed(&cache->streams->epoch);
+	chunk->epochs = hr__load_relaxed(&cache->streams->epoch);
 	chunk->streams |= hr__stream_bit(stream);
 	hr__lookup_remove_at(&shard->lookup, where);
 	hr__meter_account(shard, cache, -(int64_t)size);
@@ -388,7 +389,7 @@ __attribute__((always_inline)) static inline hr_status keep(hr__cache *cache, hr
 	HR_ASSERT(hr__cache_is_busy(cache) && hr__chunk_state_of(chunk) == HR__CHUNK_CACHED);
 	hr__owner_add(&cache->requested, -(int64_t)chunk->requested);
 	hr__owner_add(&cache->frees, 1);
-	chunk->epoch = hr__load_relaxed(&cache->streams->epoch);
+	chunk->epochs = hr__load_relaxed(&cache->streams->epoch);
 	chunk->streams |= hr__stream_bit(stream);
 	uint64_t bin = (uint64_t)size >> cache->shift;
 	HR_ASSERT(bin < cache->bin_count);

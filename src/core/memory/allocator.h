@@ -380,8 +380,8 @@ hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, cons
 /* Allocates at exactly [address]. [quietly]: not counted as a request. [inactive]: for a tensor that is not pinned. HR_NOT_READY
  * (without a message) when the range is not free. */
 hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool inactive, uint64_t address);
-/* Frees a block whose last use is known: by [streams], up to [epoch]. [quietly]: not counted as a free. */
-hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly);
+/* Frees a block whose last use is known: by [streams], up to [epochs]. [quietly]: not counted as a free. */
+hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, hr__epochs epochs, bool quietly);
 hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released); /* returns the first error; *released is valid even then */
 /* Trims the device's other allocators, if the limit of this one leaves room for what they release. */
 void hr__bfc_trim_others(hr__allocator *allocator);

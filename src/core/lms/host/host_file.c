@@ -219,7 +219,7 @@ void hr__host_file_drop(hr__host_file *file, const hr__host_copy *copy)
 	hr__chunk *chunk = hr__chunk_at(&file->table, copy->room);
 	HR_ASSERT(hr__chunk_address(chunk) == copy->offset && chunk->size >= copy->bytes && chunk->size - copy->bytes < BLOCK);
 	file->in_use -= chunk->size;
-	chunk->streams = chunk->epoch = 0;
+	chunk->streams = chunk->epochs = 0;
 	hr__arena_give(&file->arena, copy->room);
 	leave(file);
 }

@@ -284,23 +284,23 @@ void hr__lms_count_live(hr__lms *lms, int64_t bytes)
 	if (now > hr__load_relaxed(&lms->peak_live)) hr__lms_raise(&lms->peak_live, now);
 }
 
-/* Streams that may be using its memory, and their epoch. [next], if known, is first made to wait for a copy to the host. */
-static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *streams, uint64_t *epoch)
+/* Streams that may be using its memory, and their epochs. [next], if known, is first made to wait for a copy to the host. */
+static hr_status last_users(hr__tensor *tensor, hr_stream next, uint64_t *streams, hr__epochs *epochs)
 {
 	HR_ASSERT(tensor->address);
 	hr__lms *lms = tensor->lms;
 	uint64_t copied = hr__load_relaxed(&tensor->copy_epoch);
 	*streams = hr__load_relaxed(&tensor->use_streams);
-	*epoch = hr__load_relaxed(&tensor->use_epoch);
+	*epochs = hr__load_relaxed(&tensor->use_epoch);
 	if (!copied) return HR_OK;
 	if (next == lms->in_stream || next == lms->out_stream || next == HR_STREAM_HOST) {
+		*epochs = hr__epochs_join(*streams, *epochs, bit(lms->out_stream), copied);
 		*streams |= bit(lms->out_stream);
-		if (copied > *epoch) *epoch = copied;
 		return HR_OK;
 	}
 	hr_status status = order(lms, next, bit(lms->out_stream), copied);
 	*streams |= bit(next);
-	*epoch = hr__device_epoch(lms->device);
+	*epochs = hr__device_epoch(lms->device);
 	return status;
 }
 
@@ -338,17 +338,18 @@ hr_status hr__move_free_memory(hr__tensor *tensor, hr_stream stream)
 	HR_ASSERT(hr__state_place(tensor) == HR__PLACE_EVICTING && tensor->address && !hr__load_relaxed(&tensor->unwritten));
 	HR_ASSERT(hr__lock_none_from(HR__RANK_LMS));
 	hr__lms *lms = tensor->lms;
-	uint64_t streams, epoch;
+	uint64_t streams;
+	hr__epochs epochs;
 	hr_status status;
 	bool dropped = tensor->dropped;
 	HR_ASSERT(tensor->copy.bytes || dropped);
 	if (hr__tensor_owns_pages(tensor)) {
 		status = hr__fixed_unmap(tensor);
 	} else {
-		status = last_users(tensor, stream, &streams, &epoch);
+		status = last_users(tensor, stream, &streams, &epochs);
 		if (!status && tensor->moved) /* readable_copy may wait */
 			report_moved(tensor, dropped ? 0 : readable_copy(tensor, stream));
-		if (!status) status = hr__block_give(lms->allocator, tensor->address, streams, epoch, true);
+		if (!status) status = hr__block_give(lms->allocator, tensor->address, streams, epochs, true);
 	}
 	if (status) return status;
 	hr__meters_add_inactive(lms->allocator, -(int64_t)tensor->device_bytes);
@@ -617,13 +618,14 @@ hr_status hr__move_release(hr__tensor *tensor)
 		if (status) return status;
 		if (tensor->address) count_freed(tensor);
 	} else if (tensor->address) {
-		uint64_t streams, epoch, users = hr__load_relaxed(&tensor->use_streams);
+		hr__epochs epochs;
+		uint64_t streams, users = hr__load_relaxed(&tensor->use_streams);
 		hr_stream last = users ? (hr_stream)__builtin_ctzll(users) : HR_STREAM_HOST;
-		if (last_users(tensor, last, &streams, &epoch)) { /* then all later users wait for all of it */
+		if (last_users(tensor, last, &streams, &epochs)) { /* then all later users wait for all of it */
 			streams = users | bit(lms->out_stream);
-			epoch = hr__device_epoch(lms->device);
+			epochs = hr__device_epoch(lms->device);
 		}
-		status = hr__block_give(lms->allocator, tensor->address, streams, epoch, ghost);
+		status = hr__block_give(lms->allocator, tensor->address, streams, epochs, ghost);
 		count_freed(tensor);
 	} else if (had_contents && !ghost) {
 		hr__block_forget(lms->allocator);

@@ -418,16 +418,16 @@ static hr__chunk_id take_more(struct attempt *attempt, hr__cache *cache)
 	return list;
 }
 
-/* Counts the allocation and fills in its chunk record. Returns the streams that the request's stream must wait for; *epoch is that of
+/* Counts the allocation and fills in its chunk record. Returns the streams that the request's stream must wait for; *epochs are those of
  * their last use. */
-static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_request *request, uint64_t *epoch)
+static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_request *request, hr__epochs *epochs)
 {
 	hr__shard *shard = attempt->shard;
 	hr__chunk *chunk = hr__chunk_at(&shard->table, attempt->id);
 	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	HR_ASSERT(hr__chunk_state_of(chunk) == HR__CHUNK_IN_USE && chunk->size == attempt->size);
 	uint64_t pending = chunk->streams & ~hr__stream_bit(request->stream);
-	*epoch = chunk->epoch;
+	*epochs = chunk->epochs;
 	attempt->address = hr__chunk_address(chunk);
 	hr__chunk_describe(chunk, request);
 	hr__lookup_insert(&shard->lookup, attempt->address, attempt->id);
@@ -447,7 +447,7 @@ static uint64_t hand_out(struct attempt *attempt, hr__cache *cache, const hr_req
 }
 
 /* Undoes hand_out when the device could not make the stream wait. */
-static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t streams, uint64_t epoch)
+static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t streams, hr__epochs epochs)
 {
 	hr__shard *shard = attempt->shard;
 	hr__lock_take(&shard->lock);
@@ -465,7 +465,7 @@ static void take_back(struct attempt *attempt, hr__cache *cache, uint64_t stream
 	hr__meter_account(shard, cache, -(int64_t)chunk->size);
 	int64_t inactive = attempt->inactive ? (int64_t)chunk->size : 0;
 	chunk->streams |= streams;
-	chunk->epoch = epoch;
+	chunk->epochs = epochs;
 	hr__shard_give(shard, attempt->id);
 	hr__lock_release(&shard->lock);
 	if (inactive) hr__meters_add_inactive(shard->allocator, -inactive);
@@ -498,13 +498,13 @@ static bool take_from_cache(struct attempt *attempt, hr__cache *cache)
 }
 
 /* Makes the stream wait for the streams that used the chunk before. */
-static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_stream stream, uint64_t pending, uint64_t epoch)
+static hr_status wait_for_streams(struct attempt *attempt, hr__cache *cache, hr_stream stream, uint64_t pending, hr__epochs epochs)
 {
 	HR_ASSERT(pending != 0 && hr__lock_none_from(HR__RANK_CACHES));
 	int64_t waits = 0;
-	hr_status status = hr__device_order(attempt->shard->allocator->device, stream, pending, epoch, &waits);
+	hr_status status = hr__device_order_epochs(attempt->shard->allocator->device, stream, pending, epochs, &waits);
 	if (status) {
-		take_back(attempt, cache, pending, epoch);
+		take_back(attempt, cache, pending, epochs);
 		return status;
 	}
 	if (waits) {
@@ -537,14 +537,15 @@ static hr_status alloc(hr__allocator *allocator, hr__cache *cache, const hr_requ
 		return out_of_memory(allocator, &attempt, request);
 	}
 	hr__chunk_id more = 0;
-	uint64_t epoch, pending = hand_out(&attempt, cache, request, &epoch);
+	hr__epochs epochs;
+	uint64_t pending = hand_out(&attempt, cache, request, &epochs);
 	if (cached && !from_cache && cache && cache->capacity && attempt.shard == cache->shard && attempt.source <= HR__SOURCE_GROW)
 		more = take_more(&attempt, cache);
 	hr__lock_release(&attempt.shard->lock);
 
 	if (more) hr__cache_keep(cache, more);
 	if (pending) {
-		hr_status status = wait_for_streams(&attempt, cache, request->stream, pending, epoch);
+		hr_status status = wait_for_streams(&attempt, cache, request->stream, pending, epochs);
 		if (status) return status;
 	}
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, attempt.address, attempt.size);
@@ -565,7 +566,8 @@ hr_status hr__bfc_alloc_quietly(hr__allocator *allocator, hr__cache *cache, cons
 hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_request *request, bool quietly, bool inactive, uint64_t address)
 {
 	struct attempt attempt = { .alignment = request->alignment, .quiet = quietly, .inactive = inactive, .source = HR__SOURCE_FREE_CHUNK };
-	uint64_t epoch = 0, pending = 0;
+	hr__epochs epochs = 0;
+	uint64_t pending = 0;
 	if (!hr__align_up(request->bytes, allocator->granularity, &attempt.size)) return HR_NOT_READY;
 	HR__EACH_SHARD(allocator, shard)
 	{
@@ -576,11 +578,11 @@ hr_status hr__bfc_alloc_at(hr__allocator *allocator, hr__cache *cache, const hr_
 	if (!hr__shard_ensure_records(attempt.shard, RECORDS_PER_ATTEMPT))
 		for (int small = 0; small < 2 && !attempt.id; small++)
 			attempt.id = hr__arena_take_at(&pool_for(attempt.shard, small)->arena, address, attempt.size);
-	if (attempt.id) pending = hand_out(&attempt, cache, request, &epoch);
+	if (attempt.id) pending = hand_out(&attempt, cache, request, &epochs);
 	hr__lock_release(&attempt.shard->lock);
 	if (!attempt.id) return HR_NOT_READY;
 	if (pending) {
-		hr_status status = wait_for_streams(&attempt, cache, request->stream, pending, epoch);
+		hr_status status = wait_for_streams(&attempt, cache, request->stream, pending, epochs);
 		if (status) return status;
 	}
 	if (hr__trace_is_on()) hr__trace_alloc((uint32_t)allocator->id, request, attempt.address, attempt.size);
@@ -604,9 +606,10 @@ static hr_status not_allocated(const hr__allocator *allocator, uint64_t address,
 	                known ? "it was freed already" : "it was freed already, or comes from another allocator");
 }
 
-/* Streams that may still use a block, and the epoch of their last use. */
+/* Streams that may still use a block, and the epochs of their last use. */
 struct users {
-	uint64_t streams, epoch;
+	uint64_t streams;
+	hr__epochs epochs;
 };
 
 /* Frees a block that was used by [users]. If [users] is NULL, its users up to now are the stream of the request, the streams of
@@ -634,7 +637,7 @@ static hr_status free_block(hr__allocator *allocator, hr__cache *cache, uint64_t
 	if (quiet) hr__fetch_add_relaxed(&allocator->away, 1);
 	else hr__owner_add(&shard->stats.frees, 1);
 	hr__owner_add(&shard->stats.requested, -(int64_t)chunk->requested);
-	chunk->epoch = users ? users->epoch : hr__device_epoch(allocator->device);
+	chunk->epochs = users ? users->epochs : hr__device_epoch(allocator->device);
 	chunk->streams = users ? users->streams : chunk->streams | hr__stream_bit(stream);
 	hr__meter_account(shard, cache, -(int64_t)size);
 	hr__shard_give(shard, id);
@@ -647,10 +650,10 @@ hr_status hr__bfc_free(hr__allocator *allocator, hr__cache *cache, uint64_t addr
 	return free_block(allocator, cache, address, stream, NULL, false);
 }
 
-hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly)
+hr_status hr__bfc_give(hr__allocator *allocator, hr__cache *cache, uint64_t address, uint64_t streams, hr__epochs epochs, bool quietly)
 {
 	hr_stream stream = streams ? (hr_stream)__builtin_ctzll(streams) : HR_STREAM_HOST;
-	return free_block(allocator, cache, address, stream, &(struct users){ streams, epoch }, quietly);
+	return free_block(allocator, cache, address, stream, &(struct users){ streams, epochs }, quietly);
 }
 
 hr_status hr__bfc_trim(hr__allocator *allocator, uint64_t *released)

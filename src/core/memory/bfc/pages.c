@@ -409,7 +409,7 @@ static hr_status release_from(hr__shard *shard, hr__shard_pool *pool, hr__chunk_
 		count = (uint32_t)most;
 	}
 	hr_status status = hr__shard_ensure_records(shard, 2);
-	if (!status && chunk->streams) status = hr__device_wait_idle(allocator->device, chunk->streams, chunk->epoch);
+	if (!status && chunk->streams) status = hr__device_wait_idle_epochs(allocator->device, chunk->streams, chunk->epochs);
 	if (!status) status = unmap_pages(shard, region_of(shard, chunk), begin, count);
 	if (status) return status;
 	hr__arena_unmap(&pool->arena, id, begin, count * allocator->page);
@@ -438,7 +438,7 @@ static hr_status release_plain_region(hr__shard *shard, hr__shard_pool *pool, hr
 	hr__allocator *allocator = shard->allocator;
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 	HR_ASSERT(hr__lock_is_mine(&shard->lock) && chunk->size == region->size);
-	hr_status status = chunk->streams ? hr__device_wait_idle(allocator->device, chunk->streams, chunk->epoch) : HR_OK;
+	hr_status status = chunk->streams ? hr__device_wait_idle_epochs(allocator->device, chunk->streams, chunk->epochs) : HR_OK;
 	if (!status) status = hr__page_pool_plain_free(allocator->device, region->address, region->size);
 	if (status) return status;
 	hr__arena_unmap(&pool->arena, id, region->address, region->size);

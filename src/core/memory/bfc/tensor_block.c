@@ -71,9 +71,9 @@ void hr__blocks_keep_apart(hr__allocator *allocator)
 	if (allocator->thread_cache) hr__store_relaxed(&allocator->apart_max, allocator->page / 2);
 }
 
-hr_status hr__block_give(hr__allocator *allocator, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly)
+hr_status hr__block_give(hr__allocator *allocator, uint64_t address, uint64_t streams, hr__epochs epochs, bool quietly)
 {
-	return hr__bfc_give(allocator, hr__cache_get(allocator), address, streams, epoch, quietly);
+	return hr__bfc_give(allocator, hr__cache_get(allocator), address, streams, epochs, quietly);
 }
 
 void hr__block_forget(hr__allocator *allocator)

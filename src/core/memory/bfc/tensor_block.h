@@ -26,9 +26,9 @@ hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t most, uint64_t *a
  * a long-lived block would occupy. */
 void hr__blocks_keep_apart(hr__allocator *allocator);
 
-/* Frees a block that [streams] used last, at [epoch]. [quietly]: the tensor continues to exist elsewhere, so this is not counted as
+/* Frees a block that [streams] used last, at [epochs]. [quietly]: the tensor continues to exist elsewhere, so this is not counted as
  * a free. */
-hr_status hr__block_give(hr__allocator *allocator, uint64_t address, uint64_t streams, uint64_t epoch, bool quietly);
+hr_status hr__block_give(hr__allocator *allocator, uint64_t address, uint64_t streams, hr__epochs epochs, bool quietly);
 
 /* Counts the free of a tensor whose block was freed quietly before. */
 void hr__block_forget(hr__allocator *allocator);
