@@ -3,14 +3,17 @@
  *     cuda_calls plain|ordered|launches
  *
  * plain: cuMemAlloc and cuMemFree of 1 MiB; ordered: cuMemAllocAsync and cuMemFreeAsync of 1 MiB on a stream; launches: cuLaunchKernel of a kernel that does
- * nothing, on a stream. The stream is waited for after every 100. Prints "ready", then answers each line "M N" on its standard input, after M of them, with the
- * seconds that one of N took: the mean, that of the shortest tenth, and those of the processor; and "end" with what it has found out: nothing. */
+ * nothing, on a stream. The stream is waited for after every 100. Prints "ready" when it is warm, then answers each line "M N" on its standard input, after M of
+ * them, with the seconds that one of N took: all of it, the calls without the waiting, each the median of ten parts, and those of the processor, for all threads;
+ * and "end" with what it has found out: nothing. */
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <dlfcn.h>
+#include <vector>
 
 typedef int (*init)(unsigned);
 typedef int (*retain)(void **, int);
@@ -79,42 +82,52 @@ static void make()
 	must(find<get_function>("cuModuleGetFunction")(&kernel, module, "nothing"));
 }
 
-static double processor_time()
-{
-	timespec now;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-	return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-static void repeat(void (*step)(), long count)
-{
-	for (long i = 0; i < count; i++) {
-		step();
-		if (i % 100 == 99 && step != plain) must(wait(stream));
-	}
-	must(wait(stream));
-}
-
 static double now()
 {
 	return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+static double processor_time()
+{
+	timespec used;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+	return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
+}
+
+/* The seconds of the calls alone. */
+static double repeat(void (*step)(), long count)
+{
+	double calls = 0;
+	for (long done = 0; done < count;) {
+		double begin = now();
+		for (long end = std::min(count, done + 100); done < end; done++) step();
+		calls += now() - begin;
+		if (step != plain) must(wait(stream));
+	}
+	return calls;
+}
+
+static double median(std::vector<double> &values)
+{
+	std::sort(values.begin(), values.end());
+	return values[values.size() / 2];
+}
+
 static void measure(void (*step)(), const char *line)
 {
 	char *rest;
-	long before = strtol(line, &rest, 10), steps = strtol(rest, nullptr, 10), tenth = steps < 10 ? 1 : steps / 10;
+	long before = strtol(line, &rest, 10), steps = strtol(rest, nullptr, 10), part = std::max(1L, steps / 10);
+	std::vector<double> all, calls;
 	repeat(step, before);
-	double used = processor_time(), begin = now(), shortest = 1e9;
-	for (long done = 0; done < steps; done += tenth) {
-		long some = steps - done < tenth ? steps - done : tenth;
-		double from = now();
-		repeat(step, some);
-		double one = (now() - from) / static_cast<double>(some);
-		if (some == tenth && one < shortest) shortest = one;
+	double used = processor_time();
+	for (long done = 0; done < steps; done += part) {
+		long some = std::min(part, steps - done);
+		double begin = now(), of_calls = repeat(step, some);
+		all.push_back((now() - begin) / static_cast<double>(some));
+		calls.push_back(of_calls / static_cast<double>(some));
 	}
-	double count = static_cast<double>(steps);
-	printf("%.12f %.12f %.12f\n", (now() - begin) / count, shortest, (processor_time() - used) / count);
+	used = (processor_time() - used) / static_cast<double>(steps);
+	printf("%.12f %.12f %.12f\n", median(all), median(calls), used);
 	fflush(stdout);
 }
 
@@ -137,11 +150,10 @@ int main(int count, char **arguments)
 	start = find<launch>("cuLaunchKernel");
 	void (*step)() = strcmp(name, "ordered") == 0 ? ordered : strcmp(name, "launches") == 0 ? launches : plain;
 	if (step == launches) make();
+	repeat(step, 200);
 	puts("ready");
 	fflush(stdout);
-	while (fgets(line, sizeof line, stdin) && strncmp(line, "end", 3) != 0) {
-		measure(step, line);
-	}
+	while (fgets(line, sizeof line, stdin) && strncmp(line, "end", 3) != 0) measure(step, line);
 	puts("same");
 	return 0;
 }

@@ -8,6 +8,7 @@
 #
 # LMS_ROUNDS   rounds of evicting and restoring: of 8 GiB with verify, and of 64 MiB (default 100,10000)
 # LMS_LIMITS   limits of the training step, in GB (default 40,26)
+# PROGRAMS     those of programs, such as torch,launches (default all of bench/cuda_programs.py)
 # HEADROOM_TORCH_PYTHON   the interpreter that has PyTorch (default python3)
 #
 # Repeats the short tables at the end, with a line for each part. The output of a part is in build-gpu/gpu-bench-<part>.log.
@@ -76,7 +77,7 @@ torch_bench() {
 
 part_programs() {
 	build $build product || return 1
-	PYTHONDONTWRITEBYTECODE=1 timeout -k 5 300 "${HEADROOM_TORCH_PYTHON:-python3}" bench/cuda_programs.py --build $build --seconds 15
+	PYTHONDONTWRITEBYTECODE=1 timeout -k 5 400 "${HEADROOM_TORCH_PYTHON:-python3}" bench/cuda_programs.py --build $build ${PROGRAMS:+--programs "$PROGRAMS"}
 }
 
 part_plugin_workloads() {

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "launches.h"
 #include "loader.h"
 #include "settings.h"
 
@@ -150,6 +151,7 @@ bool hr__driver_look(void)
 	if (!hr__driver_found) {
 		look_up_all(library);
 		check();
+		hr__launches_begin();
 	}
 	__atomic_store_n(&hr__driver_found, true, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&lock);

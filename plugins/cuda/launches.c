@@ -216,9 +216,31 @@ static CUstream of_variant(CUstream stream, bool per_thread)
 }
 
 /* Almost all launches: no block of the thread waits for a name, and launches are not recorded. Then the call is a jump to the driver's, so what records
- * is in functions of their own, which save registers. */
-#define IS_PLAIN(symbol) \
-	__builtin_expect(__atomic_load_n(&hr__driver_found, __ATOMIC_ACQUIRE) && !expected.count && !hr__settings_now.uses && hr__driver.symbol, true)
+ * is in functions of their own, which save registers.
+ *
+ * A launch reads this cache line and two for the thread's count. Between two launches a program uses so much other memory that each further line is
+ * a miss of the first cache, and a step of a training program has hundreds of launches.
+ *
+ * NULL: the driver has not been found, lacks the call, or launches are recorded. Relaxed atomics; they change once. */
+static struct {
+#define PLAIN(symbol, name, since, parameters) CUresult(*symbol) parameters; CUresult(*symbol##_ptsz) parameters;
+	HR__ANSWERED_LAUNCHES(PLAIN)
+#undef PLAIN
+} plain __attribute__((aligned(64)));
+_Static_assert(sizeof plain <= 64, "one cache line");
+
+void hr__launches_begin(void)
+{
+	if (hr__settings_get()->uses) return;
+#define PLAIN(symbol, name, since, parameters)                                       \
+	__atomic_store_n(&plain.symbol, hr__driver.symbol, __ATOMIC_RELAXED);            \
+	__atomic_store_n(&plain.symbol##_ptsz, hr__driver.symbol##_ptsz, __ATOMIC_RELAXED);
+	HR__ANSWERED_LAUNCHES(PLAIN)
+#undef PLAIN
+}
+
+/* The driver's function, or NULL: the launch has to be looked at. */
+#define PLAIN_LAUNCH(symbol) (__builtin_expect(expected.count == 0, true) ? __atomic_load_n(&plain.symbol, __ATOMIC_RELAXED) : NULL)
 
 #define RECORDS static __attribute__((noinline)) CUresult
 
@@ -246,18 +268,21 @@ static CUstream of_variant(CUstream stream, bool per_thread)
 	CUresult cuLaunchKernel##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
 	                                 unsigned int shared, CUstream stream, void **arguments, void **extra)                                                   \
 	{                                                                                                                                                        \
-		if (IS_PLAIN(cuLaunchKernel##variant)) return hr__driver.cuLaunchKernel##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra); \
+		__typeof__(hr__driver.cuLaunchKernel##variant) real = PLAIN_LAUNCH(cuLaunchKernel##variant);                                                         \
+		if (__builtin_expect(real != NULL, true)) return real(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);                           \
 		return record_launch##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);                                                   \
 	}                                                                                                                                                        \
 	CUresult cuLaunchKernelEx##variant(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra)                                    \
 	{                                                                                                                                                        \
-		if (IS_PLAIN(cuLaunchKernelEx##variant)) return hr__driver.cuLaunchKernelEx##variant(config, function, arguments, extra);                            \
+		__typeof__(hr__driver.cuLaunchKernelEx##variant) real = PLAIN_LAUNCH(cuLaunchKernelEx##variant);                                                     \
+		if (__builtin_expect(real != NULL, true)) return real(config, function, arguments, extra);                                                           \
 		return record_launch_ex##variant(config, function, arguments, extra);                                                                                \
 	}                                                                                                                                                        \
 	CUresult cuLaunchCooperativeKernel##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,    \
 	                                            unsigned int bz, unsigned int shared, CUstream stream, void **arguments)                                     \
 	{                                                                                                                                                        \
-		if (IS_PLAIN(cuLaunchCooperativeKernel##variant)) return hr__driver.cuLaunchCooperativeKernel##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments); \
+		__typeof__(hr__driver.cuLaunchCooperativeKernel##variant) real = PLAIN_LAUNCH(cuLaunchCooperativeKernel##variant);                                   \
+		if (__builtin_expect(real != NULL, true)) return real(function, gx, gy, gz, bx, by, bz, shared, stream, arguments);                                  \
 		return record_cooperative##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments);                                                     \
 	}
 

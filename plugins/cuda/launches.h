@@ -6,6 +6,9 @@
 
 #include "headroom.h"
 
+/* Called once, when the functions of the driver are known. */
+void hr__launches_begin(void);
+
 /* A block was allocated: the tag of the thread's next launch becomes its own. */
 void hr__launches_expect(hr_allocator allocator, uint64_t address);
 

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""bench/cuda_programs.py on the stand-in driver: it measures the three modes of a program."""
+"""bench/cuda_programs.py on the stand-in driver: it measures the five modes of a program."""
+import itertools
+import math
 import os
 import random
 import subprocess
@@ -21,24 +23,28 @@ class OnTheStandIn(unittest.TestCase):
         settings.pop("HEADROOM_CUDA", None)
         return subprocess.run([sys.executable, str(ROOT / "bench" / "cuda_programs.py"), "--build", str(BUILD), *arguments], env=settings, capture_output=True, text=True, timeout=120)
 
-    def test_three_modes_are_measured(self):
-        result = self.run_bench("--programs", "calls,ordered,launches", "--seconds", "0.5")
+    def test_five_modes_are_measured(self):
+        result = self.run_bench("--programs", "calls,ordered,launches", "--seconds", "0.2", "--processes", "2")
         self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
-        figures = "   ".join(name + r" [0-9.]+ \([0-9.]+ to [0-9.]+\)" for name in ("time", "shortest", "processor"))
+        number = r"[0-9.]+"
+        figures = "   ".join(rf"{name} {number} \({number} to {number}\)" for name in ("time", "host", "processor"))
+        spread = "   ".join(rf"{name} {number} to {number}" for name in ("time", "host", "processor"))
+        work = rf"{number} requests a step, {number} wake-ups and {number} ms a second"
         for name in ("calls", "ordered", "launches"):
-            self.assertRegex(result.stdout, rf"(?m)^{name} +us a step: alone [0-9.]+, observe [0-9.]+, manage [0-9.]+; [0-9]+ rounds, [0-9]+ steps in a turn\n"
-                             rf"  observe/alone +{figures}\n  manage/alone +{figures}\n  copies: alone +{figures}\n  copies: observe +{figures}\n  copies: manage +{figures}\n")
+            self.assertRegex(result.stdout, rf"(?m)^{name} +us a step: alone {number}, again {number}, preload {number}, observe {number}, manage {number}; "
+                             rf"10 processes, [0-9]+ rounds, [0-9]+ steps in a turn\n" + "".join(rf"  {mode}/alone +{figures}\n" for mode in cuda_programs.MODES[1:]) +
+                             rf"  processes +{spread}\n  in Headroom +observe {work}   manage {work}\n  [0-9]+ s to start, [0-9]+ s in all\n")
 
     def test_one_process_of_each_mode_is_enough(self):
-        result = self.run_bench("--programs", "calls", "--seconds", "0.1", "--copies", "1")
+        result = self.run_bench("--programs", "calls", "--seconds", "0.1", "--processes", "1")
         self.assertEqual((result.returncode, result.stderr), (0, ""), result.stdout)
-        self.assertNotIn("copies: ", result.stdout)
+        self.assertIn("; 5 processes, ", result.stdout)
 
     def run_cupy(self, text):
         """With a module in place of CuPy."""
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "cupy.py").write_text(text)
-            return self.run_bench("--programs", "cupy,calls", "--seconds", "0.5", PYTHONPATH=folder)
+            return self.run_bench("--programs", "cupy,calls", "--seconds", "0.2", "--processes", "1", PYTHONPATH=folder)
 
     def test_a_program_finds_the_module_of_its_framework(self):
         result = self.run_cupy("float32 = None\nclass Array:\n    T = property(lambda self: self)\n    def reshape(self, *shape): return self\n"
@@ -49,7 +55,8 @@ class OnTheStandIn(unittest.TestCase):
     def test_a_program_that_ends_early_does_not_end_the_others(self):
         result = self.run_cupy("float32 = None\ndef arange(count, dtype): raise MemoryError('none left')\n")
         self.assertEqual((result.returncode, result.stderr), (1, ""))
-        self.assertIn("cupy alone 1: ended in a turn: Traceback", result.stdout)
+        for mode in cuda_programs.MODES:
+            self.assertIn(f"cupy {mode} 1: did not start: Traceback", result.stdout)
         self.assertIn("MemoryError: none left", result.stdout)
         self.assertRegex(result.stdout, r"(?m)^calls +us a step: .* in a turn$")
 
@@ -63,32 +70,52 @@ class OnTheStandIn(unittest.TestCase):
         self.assertIn("no program tensorflow; there are calls, ordered, launches", result.stderr)
 
 
-class Figures(unittest.TestCase):
-    def test_a_ratio_is_that_of_the_rounds(self):
-        # Both processes of a mode count, and one slow round of all of them does not show. The processor's times are others.
-        alone = [(1.0, 0.5), (2.0, 0.5), (10.0, 0.5), (1.0, 0.5), (1.0, 0.5)]
-        times = {("alone", 0): alone, ("alone", 1): alone, ("manage", 0): [(t / 4, 1.0) for t, _ in alone], ("manage", 1): [(t * 3 / 4, 2.0) for t, _ in alone]}
-        self.assertEqual(cuda_programs.compare_modes(times, "manage", 0), "0.5000 (0.5000 to 0.5000)")
-        self.assertEqual(cuda_programs.compare_modes(times, "manage", 1), "3.0000 (3.0000 to 3.0000)")
-        self.assertEqual(cuda_programs.compare_copies(times, "manage", 0), "3.0000 (3.0000 to 3.0000)")
+class Process:
+    def __init__(self, mode):
+        self.mode = mode
 
-    def test_the_interval_is_that_of_the_signs(self):
-        # Of 100 values, the 41st and the 60th: a fair coin shows 41 to 59 heads of 100 in about 95% of all trials.
-        self.assertEqual(cuda_programs.median_with_interval(range(99, -1, -1)), (49.5, 40, 59))
-        self.assertEqual(cuda_programs.median_with_interval([7.0]), (7.0, 7.0, 7.0))
-        # In 1000 samples of 101 normal values it has the median of the distribution about 950 times.
+
+class Figures(unittest.TestCase):
+    def test_a_ratio_is_that_of_the_processes(self):
+        # A slow round of all processes does not show, nor does one slow turn of a process. The processor's times are others.
+        slow = (1.0, 2.0, 10.0, 1.0, 1.0)
+        modes = [Process(mode) for mode in cuda_programs.MODES for _ in range(3)]
+        factors = {"alone": 1.0, "again": 1.0, "preload": 1.0, "observe": 1.5, "manage": 0.25}
+        times = [[(factors[process.mode] * t, 0.5 if process.mode == "manage" else 1.0) for t in slow] for process in modes]
+        times[0][3] = (77.0, 1.0)
+        figures = cuda_programs.figures_of(times, 0)
+        for mode in cuda_programs.MODES[1:]:
+            for value in cuda_programs.compare(modes, figures, mode):
+                self.assertAlmostEqual(value, factors[mode])
+        self.assertAlmostEqual(cuda_programs.compare(modes, cuda_programs.figures_of(times, 1), "manage")[0], 0.5)
+
+    def test_a_process_that_differs_does_not_move_the_ratio_and_widens_the_interval(self):
+        those = [0.001 * i for i in range(6)]
+        estimate, low, high = cuda_programs.ratio([0.001, 0.003, 0.3], those)
+        self.assertLess(abs(estimate - 1), 0.002)
+        self.assertTrue(low < 1 < 1.3 < high, (low, high))
+
+    def test_the_interval_is_that_of_mann_and_whitney(self):
+        # Of all ways to choose 3 of 9 places, by hand: those with 0, 1, 2 and 3 pairs the other way round are 1, 1, 2 and 3 of 84.
+        self.assertEqual([cuda_programs.arrangements(u, 3, 6) for u in range(4)], [1, 1, 2, 3])
+        for m, n in ((3, 6), (4, 4), (2, 5)):
+            counted = {}
+            for chosen in itertools.combinations(range(m + n), m):
+                pairs = sum(a > b for a in chosen for b in range(m + n) if b not in chosen)
+                counted[pairs] = counted.get(pairs, 0) + 1
+            self.assertEqual(counted, {u: cuda_programs.arrangements(u, m, n) for u in range(m * n + 1)})
+        # From tables of the test at 5%, two-sided: the critical values of U are 1, 0, 13 and 8; for 3 and 3 there is none.
+        self.assertEqual([cuda_programs.places_outside(m, n) for m, n in ((3, 6), (4, 4), (8, 8), (7, 7), (3, 3))], [2, 1, 14, 9, 0])
+        # It has the ratio in about 95% of all trials.
         chance, hits = random.Random(1), 0
         for _ in range(1000):
-            _, low, high = cuda_programs.median_with_interval([chance.gauss(3, 1) for _ in range(101)])
-            hits += low <= 3 <= high
+            _, low, high = cuda_programs.ratio([chance.gauss(0.3, 1) for _ in range(5)], [chance.gauss(0, 1) for _ in range(10)])
+            hits += low <= math.exp(0.3) <= high
         self.assertTrue(930 <= hits <= 975, hits)
 
-    def test_each_process_has_each_place_once(self):
-        for seed in range(20):
-            block = cuda_programs.orders("abcdef", random.Random(seed))
-            self.assertEqual([sorted(place) for place in zip(*block)], [list("abcdef")] * 6)
-            self.assertEqual([sorted(order) for order in block], [list("abcdef")] * 6)
-        self.assertNotEqual(cuda_programs.orders("abcdef", random.Random(1)), cuda_programs.orders("abcdef", random.Random(2)))
+    def test_processes_meet_the_same_cores(self):
+        rounds = [cuda_programs.core_for(number, [5, 7, 9]) for number in range(24)]
+        self.assertEqual(rounds, [5] * 4 + [7] * 4 + [9] * 4 + [5] * 4 + [7] * 4 + [9] * 4)
 
 
 if __name__ == "__main__":
