@@ -147,25 +147,6 @@ static void improve(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_
 	}
 }
 
-/* Peak of bytes in use with the draft. */
-static uint64_t peak_of(hr__plan_drafting *drafting, const hr__plan_draft *draft)
-{
-	const hr__plan_ring *ring = drafting->ring;
-	hr__occupancy_set(&drafting->occupancy, ring->occupied);
-	for (uint32_t g = 0; g < ring->gap_count; g++) {
-		const hr__plan_gap *gap = &ring->gaps[g];
-		if (!draft->chosen[g]) continue;
-		uint32_t first = gap->from + 1, end = draft->in_before[g];
-		if (first < end) {
-			hr__occupancy_add(&drafting->occupancy, first, end - 1, -gap->bytes);
-		} else {
-			hr__occupancy_add(&drafting->occupancy, first, ring->n - 1, -gap->bytes);
-			if (end > 0) hr__occupancy_add(&drafting->occupancy, 0, end - 1, -gap->bytes);
-		}
-	}
-	return hr__occupancy_highest(&drafting->occupancy, 0, ring->n - 1);
-}
-
 /* The first op of [from, to) whose time plus [later] is at least [since]; [to] if there is none. Times only grow within a step, so
  * a binary search is possible. A plan has as many moves as ops, so a linear search for each move would take quadratic time. */
 static uint32_t first_since(const uint64_t *times, uint32_t from, uint32_t to, uint64_t later, uint64_t since)
@@ -218,7 +199,7 @@ static hr_status write_plan(hr__plan_drafting *drafting, const hr__plan_draft *d
 		return hr__fail(HR_NO_HOST_MEMORY, "no host memory for a plan of %u moves", draft->moves);
 	*out = (hr__plan){ .moves = moves, .move_count = draft->moves, .bytes_out = draft->bytes_out, .bytes_in = draft->bytes_in };
 	out->step_ns = draft->step_ns;
-	out->peak_bytes = peak_of(drafting, draft);
+	out->peak_bytes = hr__plan_draft_peak(drafting, draft);
 	HR_ASSERT(out->peak_bytes <= ring->machine->memory);
 	for (uint32_t k = 0; k < draft->moves; k++) {
 		uint32_t g = drafting->outs[k];
