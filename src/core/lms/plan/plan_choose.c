@@ -11,7 +11,7 @@
 #include "core/base/assert.h"
 #include "core/lms/plan/plan_draft.h"
 
-#define RESERVE_WORK_MAX 500000u /* work for reservations: about 30 ms */
+#define RESERVE_WORK_MAX 500000u /* work for reservations: about 20 ms */
 
 /* ---- time of the link in ---- */
 
@@ -254,7 +254,7 @@ void hr__plan_draft_choose(hr__plan_drafting *drafting, hr__plan_draft *draft, c
 {
 	HR_ASSERT(strategy->start < drafting->ring->n);
 	const hr__plan_ring *ring = drafting->ring;
-	drafting->work += ring->n + ring->gap_count;
+	drafting->work += drafting->draft_work;
 	scan scanning = { .drafting = drafting, .draft = draft, .strategy = strategy, .most_work = drafting->work + RESERVE_WORK_MAX };
 	begin_scan(&scanning);
 	for (; scanning.at < ring->n; scanning.at++) {

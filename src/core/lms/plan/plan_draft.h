@@ -61,11 +61,12 @@ typedef struct hr__plan_freed {
 } hr__plan_freed;
 
 typedef struct hr__plan_drafting {
-	const hr__plan_ring *ring;
+	const hr__plan_ring *ring; /* without gaps in which everything fits */
 	hr__plan_scratch scratch;
 	hr__occupancy occupancy;
-	uint64_t work; /* work so far, in units of about 60 ns. A count, not the clock, limits the search, so that plans are
+	uint64_t work; /* work so far, in units of about 45 ns. A count, not the clock, limits the search, so that plans are
 	                * deterministic */
+	uint32_t draft_work; /* of a draft: ops and gaps of the step, also those that no draft uses */
 	/* All gaps, sorted by the op that they follow, then by next use; by next use; by length. */
 	uint32_t *by_start, *by_start_first, *by_need, *by_length;
 	/* To choose: bytes evicted or restored at a position ([starts] also to sum up occupancy, later); candidates of each rank, farthest next use first. */
