@@ -92,17 +92,19 @@ static void find_strategies(hr__plan_drafting *drafting, hr__plan_draft *draft, 
 	}
 }
 
-/* The strategies that are best for most steps. */
-static void find_quickly(hr__plan_drafting *drafting, hr__plan_draft *draft, hr__plan_effort effort, struct tried_strategy *best)
+/* Makes [best], the best draft of the strategies that are best for most steps, and returns its strategy. */
+static hr__plan_strategy find_quickly(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_draft *draft)
 {
-	uint32_t start = emptiest(drafting->ring);
-	for (int i = 0; i < STRATEGIES; i++) best[i] = (struct tried_strategy){ .cost = UINT64_MAX };
-	for (uint32_t worth = 2; worth <= 32; worth *= 4)
-		try_strategy(drafting, draft, (hr__plan_strategy){ .start = start, .least_worth = worth, .copy_early = true }, best);
-	if (effort == HR__MOVES_QUICK) return;
-	hr__plan_strategy first = best[0].strategy;
-	first.reserve = HR__RESERVE_TO_CHOOSE; /* takes longer to find */
-	try_strategy(drafting, draft, first, best);
+	hr__plan_strategy strategy = { .start = emptiest(drafting->ring), .copy_early = true }, found = strategy;
+	uint64_t least = UINT64_MAX;
+	for (strategy.least_worth = 2; strategy.least_worth <= 32; strategy.least_worth *= 4) {
+		make_draft(drafting, draft, &strategy);
+		if (least < UINT64_MAX && cost_of(draft) >= least) continue;
+		least = cost_of(draft);
+		found = strategy;
+		swap(best, draft);
+	}
+	return found;
 }
 
 /* The chosen gap, not tried yet, that ops waited for longest; if none waited, the largest. */
@@ -120,14 +122,14 @@ static uint32_t most_to_blame(const hr__plan_drafting *drafting, const hr__plan_
 	return worst;
 }
 
-/* Avoids one gap after the other, and keeps avoiding it if that helps; repeats this as long as it makes a difference. */
+/* Improves [best], a draft of [strategy]: avoids one gap after the other, and keeps avoiding it if that helps; repeats this as long as it
+ * makes a difference. */
 static void improve(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_draft *draft, const hr__plan_strategy *strategy,
                     bool *tried, uint64_t most_work)
 {
 	uint32_t gaps = drafting->ring->gap_count;
 	bool helped = false;
-	for (uint32_t g = 0; g < gaps; g++) drafting->avoid[g] = tried[g] = false;
-	make_draft(drafting, best, strategy);
+	for (uint32_t g = 0; g < gaps; g++) tried[g] = false;
 	while (drafting->work < most_work) {
 		uint32_t g = most_to_blame(drafting, best, tried);
 		if (g == HR__PLAN_NO_GAP && !helped) break;
@@ -221,6 +223,8 @@ static hr_status write_plan(hr__plan_drafting *drafting, const hr__plan_draft *d
 	return HR_OK;
 }
 
+/* ---- efforts ---- */
+
 /* Makes [best], the best draft of all strategies, improved. */
 static void find_all(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_draft *current, hr__plan_draft *draft, bool *tried)
 {
@@ -228,33 +232,49 @@ static void find_all(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan
 	find_strategies(drafting, draft, strategies);
 	drafting->work = 0;
 	for (uint32_t i = 0; i < STRATEGIES && strategies[i].cost < UINT64_MAX; i++) {
+		for (uint32_t g = 0; g < drafting->ring->gap_count; g++) drafting->avoid[g] = false;
+		make_draft(drafting, current, &strategies[i].strategy);
 		improve(drafting, current, draft, &strategies[i].strategy, tried, MOST_WORK / STRATEGIES * (i + 1));
 		if (i == 0 || cost_of(current) < cost_of(best)) swap(best, current);
 	}
-	hr__plan_draft_simulate(drafting, best);
 }
 
-static hr_status make_moves(hr__plan_drafting *drafting, hr__plan_effort effort, hr__plan *out)
+/* The same of a few strategies. If no op waits for a copy, there is nothing to improve. */
+static void find_some(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_draft *draft, bool *tried)
+{
+	hr__plan_strategy found = find_quickly(drafting, best, draft), reserving = found;
+	if (best->step_ns == drafting->ring->time[drafting->ring->n]) return;
+	reserving.reserve = HR__RESERVE_TO_CHOOSE; /* takes longer to find */
+	make_draft(drafting, draft, &reserving);
+	if (cost_of(draft) < cost_of(best)) {
+		found = reserving;
+		swap(best, draft);
+	}
+	drafting->work = 0;
+	improve(drafting, best, draft, &found, tried, SOME_WORK);
+}
+
+static hr_status find(hr__plan_drafting *drafting, hr__plan_effort effort, hr__plan *out, uint64_t *cost)
 {
 	hr__plan_draft best, current, draft;
-	struct tried_strategy strategies[STRATEGIES];
 	bool *tried;
 	const hr__plan_ring *ring = drafting->ring;
-	if (!hr__plan_draft_open(&best, drafting) || !hr__plan_draft_open(&current, drafting) || !hr__plan_draft_open(&draft, drafting) ||
+	if (!hr__plan_draft_open(&best, drafting) || !hr__plan_draft_open(&draft, drafting) ||
+	    (effort == HR__MOVES_ALL && !hr__plan_draft_open(&current, drafting)) ||
 	    (tried = hr__plan_scratch_take(&drafting->scratch, ring->gap_count, sizeof *tried)) == NULL)
 		return no_memory(ring);
-	if (effort == HR__MOVES_ALL) {
-		find_all(drafting, &best, &current, &draft, tried);
-	} else {
-		find_quickly(drafting, &draft, effort, strategies);
-		drafting->work = 0;
-		improve(drafting, &best, &draft, &strategies[0].strategy, tried, effort == HR__MOVES_SOME ? SOME_WORK : 0);
-		hr__plan_draft_simulate(drafting, &best);
+	switch (effort) {
+	case HR__MOVES_ALL: find_all(drafting, &best, &current, &draft, tried); break;
+	case HR__MOVES_SOME: find_some(drafting, &best, &draft, tried); break;
+	default: find_quickly(drafting, &best, &draft);
 	}
+	if (cost != NULL) *cost = cost_of(&best);
+	if (out == NULL) return HR_OK;
+	hr__plan_draft_simulate(drafting, &best); /* the plan has the times of the last simulation */
 	return write_plan(drafting, &best, out);
 }
 
-hr_status hr__plan_moves_make(const hr__plan_ring *ring, hr__plan_effort effort, hr__plan *out)
+hr_status hr__plan_moves_make(const hr__plan_ring *ring, hr__plan_effort effort, hr__plan *out, uint64_t *cost)
 {
 	hr__plan_drafting drafting;
 	hr__plan_ring trimmed;
@@ -262,7 +282,7 @@ hr_status hr__plan_moves_make(const hr__plan_ring *ring, hr__plan_effort effort,
 	hr_status status = no_memory(ring);
 	if (hr__plan_ring_trim(ring, &scratch, &trimmed) && hr__plan_drafting_open(&drafting, &trimmed)) {
 		drafting.draft_work = ring->n + ring->gap_count;
-		status = make_moves(&drafting, effort, out);
+		status = find(&drafting, effort, out, cost);
 		hr__plan_drafting_close(&drafting);
 	}
 	hr__plan_scratch_free(&scratch);
