@@ -67,7 +67,7 @@ void hr__plan_ring_close(hr__plan_ring *ring);
  * half of the gaps of gpt2b16. *out uses memory of [ring], and of [scratch]. False if there is no memory. */
 bool hr__plan_ring_trim(const hr__plan_ring *ring, hr__plan_scratch *scratch, hr__plan_ring *out);
 
-/* As hr__plan_bound, in a hundredth of the time; at most that bound. [ring] has a machine. */
+/* As hr__plan_bound, in a twentieth of the time; at most that bound. [ring] has a machine. */
 hr_status hr__plan_ring_rough_bound(const hr__plan_ring *ring, uint64_t *extra_ns);
 
 /* Nanoseconds to copy [bytes] at [bytes_per_s], rounded up, plus copy_ns; UINT64_MAX on overflow. */
