@@ -106,10 +106,11 @@ static void heap_pop(hr__plan_drafting *drafting, int rank)
 	uint64_t *heap = drafting->heaps[rank];
 	uint32_t count = --drafting->heap_counts[rank], at = 0;
 	uint64_t last = heap[count];
+	heap[count] = 0; /* a second child that is not taken. So the larger child is found without a branch, which would be mispredicted half the time */
 	for (;;) {
 		uint32_t child = 2 * at + 1;
 		if (child >= count) break;
-		if (child + 1 < count && heap[child + 1] > heap[child]) child++;
+		child += heap[child + 1] > heap[child];
 		if (heap[child] <= last) break;
 		heap[at] = heap[child];
 		at = child;
