@@ -46,7 +46,7 @@ typedef struct hr__turns_tensor {
 typedef struct hr__turns {
 	const hr__recipes *recipes;
 	hr__plan_scratch scratch;
-	uint64_t work; /* so far, in units of about 6 ns */
+	uint64_t work; /* so far, in units of about 4 ns */
 
 	/* which gaps are dropped, and which tensors are brief */
 	bool *dropped; /* by gap */
