@@ -110,7 +110,7 @@ static hr_status plan_ring(const hr__plan_ring *ring, hr__plan_means means, hr__
 		*out = (hr__plan){ .step_ns = ring->n > 0 ? ring->time[ring->n] : 0, .peak_bytes = peak };
 		return HR_OK;
 	}
-	return means == HR__PLAN_MOVE ? hr__plan_moves_make(ring, HR__MOVES_ALL, out) : hr__combined_make(ring, means, out);
+	return means == HR__PLAN_MOVE ? hr__plan_moves_make(ring, HR__MOVES_ALL, out, NULL) : hr__combined_make(ring, means, out);
 }
 
 hr_status hr__plan_make_by(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan_means means, hr__plan *out)

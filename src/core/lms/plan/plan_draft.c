@@ -3,18 +3,6 @@
 
 #include "core/base/sort.h"
 
-/* Orders gaps by their keys. */
-static bool gap_before(const void *left, const void *right, const void *context)
-{
-	const uint64_t *keys = context;
-	return keys[*(const uint32_t *)left] < keys[*(const uint32_t *)right];
-}
-
-static void sort_gaps(uint32_t *gaps, uint32_t count, const uint64_t *keys)
-{
-	hr__sort(gaps, count, sizeof *gaps, gap_before, keys);
-}
-
 /* Orders gaps by [key_of], which is at most the number of ops, and equal ones by number. [first] has room for that and one more. */
 static void count_gaps(uint32_t *gaps, const hr__plan_ring *ring, uint32_t (*key_of)(const hr__plan_ring *ring, uint32_t gap), uint32_t *first)
 {
@@ -22,6 +10,11 @@ static void count_gaps(uint32_t *gaps, const hr__plan_ring *ring, uint32_t (*key
 	for (uint32_t g = 0; g < ring->gap_count; g++) first[key_of(ring, g) + 1]++;
 	for (uint32_t i = 0; i <= ring->n; i++) first[i + 1] += first[i];
 	for (uint32_t g = 0; g < ring->gap_count; g++) gaps[first[key_of(ring, g)]++] = g;
+}
+
+static uint32_t start_key(const hr__plan_ring *ring, uint32_t gap)
+{
+	return ring->gaps[gap].from;
 }
 
 static uint32_t need_key(const hr__plan_ring *ring, uint32_t gap)
@@ -32,6 +25,27 @@ static uint32_t need_key(const hr__plan_ring *ring, uint32_t gap)
 static uint32_t length_key(const hr__plan_ring *ring, uint32_t gap)
 {
 	return hr__plan_ring_distance(ring, ring->gaps[gap].from, ring->gaps[gap].to);
+}
+
+/* The order of evictions after the same op: those that are restored first, then the largest, then the youngest. (The model does not depend
+ * on the latter two. Played at 40% of its peak, resnet takes 1.10 times its time with this order, and 1.18 with its reverse.) */
+static bool is_before(const void *left, const void *right, const void *context)
+{
+	const hr__plan_ring *ring = context;
+	uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right, of_a = length_key(ring, a), of_b = length_key(ring, b);
+	if (of_a != of_b) return of_a < of_b;
+	return ring->gaps[a].bytes != ring->gaps[b].bytes ? ring->gaps[a].bytes > ring->gaps[b].bytes : a > b;
+}
+
+static void sort_by_start(hr__plan_drafting *drafting)
+{
+	const hr__plan_ring *ring = drafting->ring;
+	uint32_t *first = drafting->by_start_first;
+	for (uint32_t g = 0; g < ring->gap_count; g++) first[ring->gaps[g].from + 1]++;
+	for (uint32_t i = 0; i < ring->n; i++) first[i + 1] += first[i];
+	count_gaps(drafting->by_start, ring, start_key, drafting->outs_first);
+	for (uint32_t i = 0; i < ring->n; i++)
+		hr__sort(drafting->by_start + first[i], first[i + 1] - first[i], sizeof *drafting->by_start, is_before, ring);
 }
 
 /* ---- memory ---- */
@@ -84,15 +98,7 @@ bool hr__plan_drafting_open(hr__plan_drafting *drafting, const hr__plan_ring *ri
 		hr__plan_drafting_close(drafting);
 		return false;
 	}
-	uint64_t *keys = drafting->heaps[0]; /* not used until gaps are chosen */
-	for (uint32_t g = 0; g < ring->gap_count; g++) {
-		const hr__plan_gap *gap = &ring->gaps[g];
-		drafting->by_start_first[gap->from + 1]++;
-		keys[g] = (uint64_t)gap->from << 32 | hr__plan_ring_distance(ring, gap->from, gap->to);
-		drafting->by_start[g] = g;
-	}
-	for (uint32_t i = 0; i < ring->n; i++) drafting->by_start_first[i + 1] += drafting->by_start_first[i];
-	sort_gaps(drafting->by_start, ring->gap_count, keys);
+	sort_by_start(drafting);
 	count_gaps(drafting->by_need, ring, need_key, drafting->outs_first);
 	count_gaps(drafting->by_length, ring, length_key, drafting->outs_first);
 	for (uint32_t k = 0; k < ring->gap_count; k++) drafting->need_of[drafting->by_need[k]] = k;

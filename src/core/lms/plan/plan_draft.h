@@ -6,9 +6,13 @@
 
 /* ---- occupancy: bytes in use at each position of the ring, as a segment tree ---- */
 
+typedef struct hr__occupancy_node {
+	uint64_t highest; /* of its positions, without what was added to the nodes above */
+	uint64_t added;   /* bytes added to all of its positions */
+} hr__occupancy_node;
+
 typedef struct hr__occupancy {
-	uint64_t *highest; /* by node: highest of its positions, without what was added to the nodes above */
-	uint64_t *added;   /* by node: bytes added to all of its positions */
+	hr__occupancy_node *nodes;
 	uint32_t n, leaves;
 } hr__occupancy;
 
@@ -17,7 +21,6 @@ bool hr__occupancy_open(hr__occupancy *occupancy, hr__plan_scratch *scratch, uin
 void hr__occupancy_set(hr__occupancy *occupancy, const uint64_t *values);
 /* Adds [bytes] to positions first to last, both included. [bytes] may be negative (modulo 2^64), but no position may become so. */
 void hr__occupancy_add(hr__occupancy *occupancy, uint32_t first, uint32_t last, uint64_t bytes);
-uint64_t hr__occupancy_highest(const hr__occupancy *occupancy, uint32_t first, uint32_t last);
 /* The last position from first to last that is higher than [limit]; UINT32_MAX if there is none. */
 uint32_t hr__occupancy_last_above(const hr__occupancy *occupancy, uint32_t first, uint32_t last, uint64_t limit);
 
@@ -58,14 +61,15 @@ typedef struct hr__plan_freed {
 } hr__plan_freed;
 
 typedef struct hr__plan_drafting {
-	const hr__plan_ring *ring;
+	const hr__plan_ring *ring; /* without gaps in which everything fits */
 	hr__plan_scratch scratch;
 	hr__occupancy occupancy;
-	uint64_t work; /* work so far, in units of about 60 ns. A count, not the clock, limits the search, so that plans are
+	uint64_t work; /* work so far, in units of about 45 ns. A count, not the clock, limits the search, so that plans are
 	                * deterministic */
+	uint32_t draft_work; /* of a draft: ops and gaps of the step, also those that no draft uses */
 	/* All gaps, sorted by the op that they follow, then by next use; by next use; by length. */
 	uint32_t *by_start, *by_start_first, *by_need, *by_length;
-	/* To choose: bytes evicted or restored at a position; candidates of each rank, farthest next use first. */
+	/* To choose: bytes evicted or restored at a position ([starts] also to sum up occupancy, later); candidates of each rank, farthest next use first. */
 	uint32_t *need_of; /* by gap: its index in by_need */
 	uint64_t *starts, *ends, *heaps[HR__PLAN_DRAFT_RANKS];
 	uint32_t heap_counts[HR__PLAN_DRAFT_RANKS];
@@ -91,6 +95,8 @@ bool hr__plan_draft_open(hr__plan_draft *draft, hr__plan_drafting *drafting);
 void hr__plan_draft_choose(hr__plan_drafting *drafting, hr__plan_draft *draft, const hr__plan_strategy *strategy);
 /* Sets when each restore is requested, drops moves that are not needed after all, and finds which are clean. */
 void hr__plan_draft_place(hr__plan_drafting *drafting, hr__plan_draft *draft, const hr__plan_strategy *strategy);
+/* Peak of bytes in use with the draft. */
+uint64_t hr__plan_draft_peak(hr__plan_drafting *drafting, const hr__plan_draft *draft);
 /* Sets step_ns, by the model. */
 void hr__plan_draft_simulate(hr__plan_drafting *drafting, hr__plan_draft *draft);
 

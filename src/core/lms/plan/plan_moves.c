@@ -10,8 +10,8 @@
 /* ---- strategies ---- */
 
 #define STRATEGIES 4        /* strategies that are improved */
-#define MOST_WORK 400000u   /* limit for avoiding gaps that cost time: about 30 ms */
-#define SOME_WORK 50000u    /* the same for some effort: about 4 ms */
+#define MOST_WORK 400000u   /* limit for avoiding gaps that cost time: about 20 ms */
+#define SOME_WORK 50000u    /* the same for some effort: about 2 ms */
 #define LINK_NS_OF_A_NS 256 /* saving this much time of the links is worth 1 ns more of the step */
 
 /* Prefers less time and, at about equal time, less work for the links: fewer bytes, in fewer copies. */
@@ -92,17 +92,19 @@ static void find_strategies(hr__plan_drafting *drafting, hr__plan_draft *draft, 
 	}
 }
 
-/* The strategies that are best for most steps. */
-static void find_quickly(hr__plan_drafting *drafting, hr__plan_draft *draft, hr__plan_effort effort, struct tried_strategy *best)
+/* Makes [best], the best draft of the strategies that are best for most steps, and returns its strategy. */
+static hr__plan_strategy find_quickly(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_draft *draft)
 {
-	uint32_t start = emptiest(drafting->ring);
-	for (int i = 0; i < STRATEGIES; i++) best[i] = (struct tried_strategy){ .cost = UINT64_MAX };
-	for (uint32_t worth = 2; worth <= 32; worth *= 4)
-		try_strategy(drafting, draft, (hr__plan_strategy){ .start = start, .least_worth = worth, .copy_early = true }, best);
-	if (effort == HR__MOVES_QUICK) return;
-	hr__plan_strategy first = best[0].strategy;
-	first.reserve = HR__RESERVE_TO_CHOOSE; /* takes longer to find */
-	try_strategy(drafting, draft, first, best);
+	hr__plan_strategy strategy = { .start = emptiest(drafting->ring), .copy_early = true }, found = strategy;
+	uint64_t least = UINT64_MAX;
+	for (strategy.least_worth = 2; strategy.least_worth <= 32; strategy.least_worth *= 4) {
+		make_draft(drafting, draft, &strategy);
+		if (least < UINT64_MAX && cost_of(draft) >= least) continue;
+		least = cost_of(draft);
+		found = strategy;
+		swap(best, draft);
+	}
+	return found;
 }
 
 /* The chosen gap, not tried yet, that ops waited for longest; if none waited, the largest. */
@@ -120,14 +122,14 @@ static uint32_t most_to_blame(const hr__plan_drafting *drafting, const hr__plan_
 	return worst;
 }
 
-/* Avoids one gap after the other, and keeps avoiding it if that helps; repeats this as long as it makes a difference. */
+/* Improves [best], a draft of [strategy]: avoids one gap after the other, and keeps avoiding it if that helps; repeats this as long as it
+ * makes a difference. */
 static void improve(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_draft *draft, const hr__plan_strategy *strategy,
                     bool *tried, uint64_t most_work)
 {
 	uint32_t gaps = drafting->ring->gap_count;
 	bool helped = false;
-	for (uint32_t g = 0; g < gaps; g++) drafting->avoid[g] = tried[g] = false;
-	make_draft(drafting, best, strategy);
+	for (uint32_t g = 0; g < gaps; g++) tried[g] = false;
 	while (drafting->work < most_work) {
 		uint32_t g = most_to_blame(drafting, best, tried);
 		if (g == HR__PLAN_NO_GAP && !helped) break;
@@ -145,25 +147,6 @@ static void improve(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_
 		drafting->avoid[g] = helped = true;
 		swap(draft, best);
 	}
-}
-
-/* Peak of bytes in use with the draft. */
-static uint64_t peak_of(hr__plan_drafting *drafting, const hr__plan_draft *draft)
-{
-	const hr__plan_ring *ring = drafting->ring;
-	hr__occupancy_set(&drafting->occupancy, ring->occupied);
-	for (uint32_t g = 0; g < ring->gap_count; g++) {
-		const hr__plan_gap *gap = &ring->gaps[g];
-		if (!draft->chosen[g]) continue;
-		uint32_t first = gap->from + 1, end = draft->in_before[g];
-		if (first < end) {
-			hr__occupancy_add(&drafting->occupancy, first, end - 1, -gap->bytes);
-		} else {
-			hr__occupancy_add(&drafting->occupancy, first, ring->n - 1, -gap->bytes);
-			if (end > 0) hr__occupancy_add(&drafting->occupancy, 0, end - 1, -gap->bytes);
-		}
-	}
-	return hr__occupancy_highest(&drafting->occupancy, 0, ring->n - 1);
 }
 
 /* The first op of [from, to) whose time plus [later] is at least [since]; [to] if there is none. Times only grow within a step, so
@@ -210,6 +193,11 @@ static uint32_t gone_of(const hr__plan_drafting *drafting, const hr__plan_draft 
 	return next > 0 ? next - 1 : drafting->ring->n - 1;
 }
 
+static hr_status no_memory(const hr__plan_ring *ring)
+{
+	return hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", ring->n);
+}
+
 static hr_status write_plan(hr__plan_drafting *drafting, const hr__plan_draft *draft, hr__plan *out)
 {
 	const hr__plan_ring *ring = drafting->ring;
@@ -218,7 +206,7 @@ static hr_status write_plan(hr__plan_drafting *drafting, const hr__plan_draft *d
 		return hr__fail(HR_NO_HOST_MEMORY, "no host memory for a plan of %u moves", draft->moves);
 	*out = (hr__plan){ .moves = moves, .move_count = draft->moves, .bytes_out = draft->bytes_out, .bytes_in = draft->bytes_in };
 	out->step_ns = draft->step_ns;
-	out->peak_bytes = peak_of(drafting, draft);
+	out->peak_bytes = hr__plan_draft_peak(drafting, draft);
 	HR_ASSERT(out->peak_bytes <= ring->machine->memory);
 	for (uint32_t k = 0; k < draft->moves; k++) {
 		uint32_t g = drafting->outs[k];
@@ -235,6 +223,8 @@ static hr_status write_plan(hr__plan_drafting *drafting, const hr__plan_draft *d
 	return HR_OK;
 }
 
+/* ---- efforts ---- */
+
 /* Makes [best], the best draft of all strategies, improved. */
 static void find_all(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_draft *current, hr__plan_draft *draft, bool *tried)
 {
@@ -242,36 +232,59 @@ static void find_all(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan
 	find_strategies(drafting, draft, strategies);
 	drafting->work = 0;
 	for (uint32_t i = 0; i < STRATEGIES && strategies[i].cost < UINT64_MAX; i++) {
+		for (uint32_t g = 0; g < drafting->ring->gap_count; g++) drafting->avoid[g] = false;
+		make_draft(drafting, current, &strategies[i].strategy);
 		improve(drafting, current, draft, &strategies[i].strategy, tried, MOST_WORK / STRATEGIES * (i + 1));
 		if (i == 0 || cost_of(current) < cost_of(best)) swap(best, current);
 	}
-	hr__plan_draft_simulate(drafting, best);
 }
 
-hr_status hr__plan_moves_make(const hr__plan_ring *ring, hr__plan_effort effort, hr__plan *out)
+/* The same of a few strategies. If no op waits for a copy, there is nothing to improve. */
+static void find_some(hr__plan_drafting *drafting, hr__plan_draft *best, hr__plan_draft *draft, bool *tried)
+{
+	hr__plan_strategy found = find_quickly(drafting, best, draft), reserving = found;
+	if (best->step_ns == drafting->ring->time[drafting->ring->n]) return;
+	reserving.reserve = HR__RESERVE_TO_CHOOSE; /* takes longer to find */
+	make_draft(drafting, draft, &reserving);
+	if (cost_of(draft) < cost_of(best)) {
+		found = reserving;
+		swap(best, draft);
+	}
+	drafting->work = 0;
+	improve(drafting, best, draft, &found, tried, SOME_WORK);
+}
+
+static hr_status find(hr__plan_drafting *drafting, hr__plan_effort effort, hr__plan *out, uint64_t *cost)
+{
+	hr__plan_draft best, current, draft;
+	bool *tried;
+	const hr__plan_ring *ring = drafting->ring;
+	if (!hr__plan_draft_open(&best, drafting) || !hr__plan_draft_open(&draft, drafting) ||
+	    (effort == HR__MOVES_ALL && !hr__plan_draft_open(&current, drafting)) ||
+	    (tried = hr__plan_scratch_take(&drafting->scratch, ring->gap_count, sizeof *tried)) == NULL)
+		return no_memory(ring);
+	switch (effort) {
+	case HR__MOVES_ALL: find_all(drafting, &best, &current, &draft, tried); break;
+	case HR__MOVES_SOME: find_some(drafting, &best, &draft, tried); break;
+	default: find_quickly(drafting, &best, &draft);
+	}
+	if (cost != NULL) *cost = cost_of(&best);
+	if (out == NULL) return HR_OK;
+	hr__plan_draft_simulate(drafting, &best); /* the plan has the times of the last simulation */
+	return write_plan(drafting, &best, out);
+}
+
+hr_status hr__plan_moves_make(const hr__plan_ring *ring, hr__plan_effort effort, hr__plan *out, uint64_t *cost)
 {
 	hr__plan_drafting drafting;
-	hr__plan_draft best, current, draft;
-	struct tried_strategy strategies[STRATEGIES];
-	bool *tried;
-	hr_status status;
-	if (!hr__plan_drafting_open(&drafting, ring))
-		return hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", ring->n);
-	if (hr__plan_draft_open(&best, &drafting) && hr__plan_draft_open(&current, &drafting) &&
-	    hr__plan_draft_open(&draft, &drafting) &&
-	    (tried = hr__plan_scratch_take(&drafting.scratch, ring->gap_count, sizeof *tried)) != NULL) {
-		if (effort == HR__MOVES_ALL) {
-			find_all(&drafting, &best, &current, &draft, tried);
-		} else {
-			find_quickly(&drafting, &draft, effort, strategies);
-			drafting.work = 0;
-			improve(&drafting, &best, &draft, &strategies[0].strategy, tried, effort == HR__MOVES_SOME ? SOME_WORK : 0);
-			hr__plan_draft_simulate(&drafting, &best);
-		}
-		status = write_plan(&drafting, &best, out);
-	} else {
-		status = hr__fail(HR_NO_HOST_MEMORY, "no host memory to plan a step of %u ops", ring->n);
+	hr__plan_ring trimmed;
+	hr__plan_scratch scratch = { 0 };
+	hr_status status = no_memory(ring);
+	if (hr__plan_ring_trim(ring, &scratch, &trimmed) && hr__plan_drafting_open(&drafting, &trimmed)) {
+		drafting.draft_work = ring->n + ring->gap_count;
+		status = find(&drafting, effort, out, cost);
+		hr__plan_drafting_close(&drafting);
 	}
-	hr__plan_drafting_close(&drafting);
+	hr__plan_scratch_free(&scratch);
 	return status;
 }

@@ -2,7 +2,16 @@
 #include "core/base/assert.h"
 #include "core/lms/plan/plan_draft.h"
 
-static void add_away(hr__plan_drafting *drafting, uint32_t first, uint32_t end, uint64_t bytes)
+/* When it has to be back at the latest: at its next use, or earlier by the time reserved for it on the link. */
+static uint32_t latest_end(const hr__plan_drafting *drafting, uint32_t g)
+{
+	HR_ASSERT(drafting->early[g] < drafting->ring->n);
+	uint32_t to = drafting->ring->gaps[g].to, early = drafting->early[g];
+	return to >= early ? to - early : to + drafting->ring->n - early;
+}
+
+/* The tensor is on the device from position [first] to before [end] after all. */
+static void add_back(hr__plan_drafting *drafting, uint32_t first, uint32_t end, uint64_t bytes)
 {
 	HR_ASSERT(end <= drafting->ring->n);
 	uint32_t n = drafting->ring->n;
@@ -15,12 +24,31 @@ static void add_away(hr__plan_drafting *drafting, uint32_t first, uint32_t end, 
 	if (end > 0) hr__occupancy_add(&drafting->occupancy, 0, end - 1, bytes);
 }
 
-/* When it has to be back at the latest: at its next use, or earlier by the time reserved for it on the link. */
-static uint32_t latest_end(const hr__plan_drafting *drafting, uint32_t g)
+/* Sets [values] to the bytes in use at each position if chosen gap [g] is evicted up to ends[g], or up to its latest end if there are no
+ * [ends]. Returns the highest. */
+static uint64_t sum_up(const hr__plan_drafting *drafting, const hr__plan_draft *draft, const uint32_t *ends, uint64_t *values)
 {
-	HR_ASSERT(drafting->early[g] < drafting->ring->n);
-	uint32_t to = drafting->ring->gaps[g].to, early = drafting->early[g];
-	return to >= early ? to - early : to + drafting->ring->n - early;
+	const hr__plan_ring *ring = drafting->ring;
+	uint64_t away = 0, most = 0;
+	for (uint32_t i = 0; i <= ring->n; i++) values[i] = 0;
+	for (uint32_t g = 0; g < ring->gap_count; g++) {
+		if (!draft->chosen[g]) continue;
+		uint32_t first = ring->gaps[g].from + 1, end = ends != NULL ? ends[g] : latest_end(drafting, g);
+		values[first] += ring->gaps[g].bytes;
+		values[end] -= ring->gaps[g].bytes;
+		if (first >= end) values[0] += ring->gaps[g].bytes; /* evicted when the step begins */
+	}
+	for (uint32_t i = 0; i < ring->n; i++) {
+		away += values[i];
+		values[i] = ring->occupied[i] - away;
+		if (values[i] > most) most = values[i];
+	}
+	return most;
+}
+
+uint64_t hr__plan_draft_peak(hr__plan_drafting *drafting, const hr__plan_draft *draft)
+{
+	return sum_up(drafting, draft, draft->in_before, drafting->starts);
 }
 
 /* The last position before its latest end at which its bytes do not fit; UINT32_MAX = none. */
@@ -40,15 +68,14 @@ static uint32_t last_full(hr__plan_drafting *drafting, uint32_t g)
 static void drop_needless(hr__plan_drafting *drafting, hr__plan_draft *draft)
 {
 	const hr__plan_ring *ring = drafting->ring;
-	hr__occupancy_set(&drafting->occupancy, ring->occupied);
-	for (uint32_t g = 0; g < ring->gap_count; g++)
-		if (draft->chosen[g]) add_away(drafting, ring->gaps[g].from + 1, latest_end(drafting, g), -ring->gaps[g].bytes);
+	sum_up(drafting, draft, NULL, drafting->starts);
+	hr__occupancy_set(&drafting->occupancy, drafting->starts);
 	for (uint32_t k = 0; k < ring->gap_count; k++) {
 		uint32_t g = drafting->by_length[k];
 		const hr__plan_gap *gap = &ring->gaps[g];
 		if (!draft->chosen[g] || last_full(drafting, g) != UINT32_MAX) continue;
 		draft->chosen[g] = false;
-		add_away(drafting, gap->from + 1, latest_end(drafting, g), gap->bytes);
+		add_back(drafting, gap->from + 1, latest_end(drafting, g), gap->bytes);
 	}
 }
 
@@ -89,11 +116,11 @@ static void place_restores(hr__plan_drafting *drafting, hr__plan_draft *draft, c
 		uint32_t full = last_full(drafting, g), end = latest_end(drafting, g);
 		if (full == UINT32_MAX) {
 			draft->chosen[g] = false;
-			add_away(drafting, gap->from + 1, end, gap->bytes);
+			add_back(drafting, gap->from + 1, end, gap->bytes);
 			continue;
 		}
 		draft->in_before[g] = strategy->restore_late ? end : full + 1 < ring->n ? full + 1 : 0;
-		if (draft->in_before[g] != end) add_away(drafting, draft->in_before[g], end, gap->bytes);
+		if (draft->in_before[g] != end) add_back(drafting, draft->in_before[g], end, gap->bytes);
 	}
 }
 

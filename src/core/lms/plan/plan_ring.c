@@ -232,6 +232,33 @@ hr_status hr__plan_ring_open(const hr__plan_step *step, const hr__plan_machine *
 	return HR_OK;
 }
 
+/* Whether some position of the gap has too much in use. [over] has the number of such positions before each. */
+static bool is_useful(const hr__plan_ring *ring, const hr__plan_gap *gap, const uint32_t *over)
+{
+	if (gap->to > gap->from) return over[gap->to] > over[gap->from + 1];
+	return over[ring->n] > over[gap->from + 1] || over[gap->to] > 0;
+}
+
+bool hr__plan_ring_trim(const hr__plan_ring *ring, hr__plan_scratch *scratch, hr__plan_ring *out)
+{
+	uint32_t *over = hr__plan_scratch_take(scratch, (uint64_t)ring->n + 1, sizeof *over);
+	*out = *ring;
+	out->scratch.count = 0;
+	out->gaps = hr__plan_scratch_take(scratch, ring->gap_count, sizeof *out->gaps);
+	out->gap_after = hr__plan_scratch_take(scratch, ring->step->use_count, sizeof *out->gap_after);
+	if (over == NULL || out->gaps == NULL || out->gap_after == NULL) return false;
+	for (uint32_t i = 0; i < ring->n; i++) over[i + 1] = over[i] + (ring->occupied[i] > ring->machine->memory);
+	out->gap_count = 0;
+	for (uint32_t u = 0; u < ring->step->use_count; u++) {
+		uint32_t g = ring->gap_after[u];
+		out->gap_after[u] = HR__PLAN_NO_GAP;
+		if (g == HR__PLAN_NO_GAP || !is_useful(ring, &ring->gaps[g], over)) continue;
+		out->gap_after[u] = out->gap_count;
+		out->gaps[out->gap_count++] = ring->gaps[g];
+	}
+	return true;
+}
+
 void hr__plan_ring_close(hr__plan_ring *ring)
 {
 	hr__plan_scratch_free(&ring->scratch);

@@ -63,7 +63,11 @@ typedef struct hr__plan_ring {
 hr_status hr__plan_ring_open(const hr__plan_step *step, const hr__plan_machine *machine, hr__plan_ring *ring);
 void hr__plan_ring_close(hr__plan_ring *ring);
 
-/* As hr__plan_bound, in a hundredth of the time; at most that bound. [ring] has a machine. */
+/* Sets *out to [ring] without the gaps in which everything fits anyway: tensors are not evicted there. At 70% of the peak that is more than
+ * half of the gaps of gpt2b16. *out uses memory of [ring], and of [scratch]. False if there is no memory. */
+bool hr__plan_ring_trim(const hr__plan_ring *ring, hr__plan_scratch *scratch, hr__plan_ring *out);
+
+/* As hr__plan_bound, in a twentieth of the time; at most that bound. [ring] has a machine. */
 hr_status hr__plan_ring_rough_bound(const hr__plan_ring *ring, uint64_t *extra_ns);
 
 /* Nanoseconds to copy [bytes] at [bytes_per_s], rounded up, plus copy_ns; UINT64_MAX on overflow. */

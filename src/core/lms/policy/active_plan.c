@@ -129,9 +129,10 @@ static uint64_t layout_room(const hr__record *record, const hr__plan_step *step,
 	return machine->memory > taken ? machine->memory - taken : 0;
 }
 
-/* Makes a plan for [memory]; [places]: with a layout in all memory, if one is found. */
-static hr_status make_one(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine, uint64_t memory, bool places,
-                          hr__active_plan *active)
+/* Makes a plan for [memory], with a layout in all memory, if one is found; only if a step takes less than [most_ns], because finding a
+ * layout can take as long as the plan. */
+static hr_status make_one(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine, uint64_t memory,
+                          uint64_t most_ns, hr__active_plan *active)
 {
 	hr__plan_machine smaller = *machine;
 	smaller.memory = memory;
@@ -141,7 +142,7 @@ static hr_status make_one(const hr__record *record, const hr__plan_step *step, c
 	hr__active_plan_number_turns(active);
 	/* A restore requested before the link has time for it only occupies memory. */
 	for (uint32_t i = 0; i < active->plan.move_count; i++) active->plan.moves[i].in_before = active->plan.moves[i].starts_by;
-	if (places) status = hr__active_plan_lay_out(record, machine, active, layout_room(record, step, machine, active));
+	if (active->plan.step_ns < most_ns) status = hr__active_plan_lay_out(record, machine, active, layout_room(record, step, machine, active));
 	for (uint32_t i = 0; !status && active->laid_out && i < active->first_stay[active->tensor_count]; i++)
 		if (active->stays[i].offset + active->stays[i].bytes > active->layout_bytes)
 			active->layout_bytes = active->stays[i].offset + active->stays[i].bytes;
@@ -163,23 +164,27 @@ static uint64_t laid_out_ns(const hr__active_plan *active, const hr__plan_machin
 	return active->laid_out ? active->plan.step_ns + late_ns(active, machine) : UINT64_MAX;
 }
 
-/* Plans for less memory than there is have layouts that fit, and in which fewer moves are late. */
+/* Plans for less memory than there is have layouts that fit, and in which fewer moves are late. They also take longer: once one does so even
+ * without late moves, those for still less memory are not tried. */
 static hr_status make_best(const hr__record *record, const hr__plan_step *step, const hr__plan_machine *machine, bool places,
                            hr__active_plan *best)
 {
-	hr_status status = make_one(record, step, machine, machine->memory, places, best);
+	hr_status status = make_one(record, step, machine, machine->memory, places ? UINT64_MAX : 0, best);
 	uint32_t found = 0; /* plans that have a layout */
 	for (uint32_t percent = 1; places && percent <= LESS_MAX && !status; percent *= 2) {
 		hr__active_plan other = { 0 };
 		found += best->laid_out;
 		if (found == FOUND_MAX || (found && late_ns(best, machine) <= best->plan.step_ns / LATE_PART)) break;
-		if (make_one(record, step, machine, machine->memory - machine->memory / 100 * percent, true, &other) ||
-		    laid_out_ns(&other, machine) >= laid_out_ns(best, machine)) {
+		uint64_t most_ns = laid_out_ns(best, machine);
+		bool failed = make_one(record, step, machine, machine->memory - machine->memory / 100 * percent, most_ns, &other) != HR_OK;
+		bool too_long = !failed && other.plan.step_ns >= most_ns;
+		if (failed || laid_out_ns(&other, machine) >= most_ns) {
 			hr__active_plan_free(&other);
 		} else {
 			hr__active_plan_free(best);
 			*best = other;
 		}
+		if (too_long) break;
 	}
 	best->placing = places;
 	return status;

@@ -71,11 +71,11 @@ static void sum_excess(hr__drops *drops, const hr__drop_choice *choice, uint64_t
 	drops->weight[turns->count] = weight;
 }
 
-static bool better(const void *left, const void *right, const void *context)
+static bool is_worse(const void *left, const void *right, const void *context)
 {
 	const double *score = context;
 	uint32_t a = *(const uint32_t *)left, b = *(const uint32_t *)right;
-	return score[a] != score[b] ? score[a] < score[b] : a < b;
+	return score[a] != score[b] ? score[a] > score[b] : a > b;
 }
 
 /* Excess that goes away if the gap is dropped. */
@@ -133,11 +133,21 @@ static uint32_t list_held(hr__drops *drops, uint32_t count)
 	return count;
 }
 
+/* A heap, because a round takes few of them. */
 static uint32_t list_candidates(hr__drops *drops)
 {
 	uint32_t count = list_held(drops, list_gaps(drops));
-	hr__sort(drops->order, count, sizeof *drops->order, better, drops->score);
+	hr__heap_make(drops->order, count, sizeof *drops->order, is_worse, drops->score);
 	return count;
+}
+
+/* Removes the best of [*count] candidates. */
+static uint32_t next_candidate(hr__drops *drops, uint32_t *count)
+{
+	uint32_t best = drops->order[0];
+	drops->order[0] = drops->order[--*count];
+	if (*count > 0) hr__heap_sift(drops->order, 0, *count, sizeof *drops->order, is_worse, drops->score);
+	return best;
 }
 
 /* Whether the price of the gap depends on one that was dropped in this round. */
@@ -185,8 +195,8 @@ static bool take_best(hr__drops *drops, uint64_t most, uint32_t where)
 	double limit = count > 0 ? 1.5 * drops->score[drops->order[0]] : 0;
 	drops->round++;
 	turns->work += 8 * count;
-	for (uint32_t k = 0; k < count && (took == 0 || gone < enough); k++) {
-		uint32_t candidate = drops->order[k];
+	while (count > 0 && (took == 0 || gone < enough)) {
+		uint32_t candidate = next_candidate(drops, &count);
 		uint32_t tensor = candidate < ring->gap_count ? ring->gaps[candidate].tensor : candidate - ring->gap_count;
 		if (drops->score[candidate] > limit) break;
 		if (is_touched(drops, tensor)) continue;

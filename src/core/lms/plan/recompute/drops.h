@@ -14,7 +14,7 @@ typedef struct hr__drops {
 	hr__plan_scratch scratch;
 	uint64_t *excess, *weight; /* by turn: sums of the bytes above what is allowed, and of turns that count, before the turn */
 	/* Candidates: gaps to drop, and tensors to make brief, whose number is added to that of gaps. */
-	uint32_t *order; /* best first */
+	uint32_t *order; /* a heap, the best at the top */
 	double *score;   /* time for each byte of excess that goes away */
 	double *gain;    /* by tensor: excess that goes away if it is brief */
 	uint64_t *cost;  /* by tensor: time that this takes */

@@ -16,7 +16,11 @@ static bool take_memory(hr__recipes *recipes)
 	       (recipes->first_death = hr__plan_scratch_take(scratch, ops, sizeof(uint32_t))) != NULL &&
 	       (recipes->made_bytes = hr__plan_scratch_take(scratch, ops, sizeof(uint64_t))) != NULL &&
 	       (recipes->staying = hr__plan_scratch_take(scratch, ops, sizeof(uint64_t))) != NULL &&
-	       (recipes->use_index = hr__plan_scratch_take(scratch, step->use_count, sizeof(uint32_t))) != NULL &&
+	       (recipes->gap_after = hr__plan_scratch_take(scratch, step->use_count, sizeof(uint32_t))) != NULL &&
+	       (recipes->inputs = hr__plan_scratch_take(scratch, step->use_count, sizeof(uint32_t))) != NULL &&
+	       (recipes->first_input = hr__plan_scratch_take(scratch, ops, sizeof(uint32_t))) != NULL &&
+	       (recipes->outputs = hr__plan_scratch_take(scratch, step->use_count, sizeof(uint32_t))) != NULL &&
+	       (recipes->first_output = hr__plan_scratch_take(scratch, ops, sizeof(uint32_t))) != NULL &&
 	       (recipes->droppable = hr__plan_scratch_take(scratch, recipes->ring->gap_count, sizeof(bool))) != NULL;
 }
 
@@ -53,17 +57,29 @@ static uint32_t next_write(const hr__plan_ring *ring, uint32_t tensor, uint32_t 
 	return HR__PLAN_NEVER;
 }
 
+/* Whether the tensor may be gone at some time of the step. */
+static bool can_be_gone(const hr__recipes *recipes, uint32_t tensor)
+{
+	return recipes->creator[tensor] != HR__PLAN_NEVER || recipes->ring->step->tensors[tensor].died != HR__PLAN_NEVER;
+}
+
+/* [next] has the index in ring->at of the next use of each tensor. */
 static void read_op(hr__recipes *recipes, uint32_t op, uint32_t *next)
 {
 	const hr__plan_ring *ring = recipes->ring;
-	uint32_t until = HR__PLAN_NEVER;
+	uint32_t until = HR__PLAN_NEVER, inputs = recipes->first_input[op], outputs = recipes->first_output[op];
 	for (uint32_t u = ring->step->ops[op].first_use; u < hr__recipes_end_of_uses(ring->step, op); u++) {
-		uint32_t t = ring->step->uses[u].tensor;
-		recipes->use_index[u] = next[t]++;
-		if (!ring->step->ops[op].pure || !hr__recipes_is_input(recipes, op, u)) continue;
-		uint32_t written = next_write(ring, t, recipes->use_index[u]);
+		uint32_t t = ring->step->uses[u].tensor, index = next[t]++, gap = ring->gap_after[index];
+		recipes->gap_after[u] = gap != HR__PLAN_NO_GAP && recipes->droppable[gap] ? gap : HR__PLAN_NO_GAP;
+		if (recipes->creator[t] == op) recipes->outputs[outputs++] = t;
+		if (!hr__recipes_is_input(recipes, op, u)) continue;
+		if (can_be_gone(recipes, t)) recipes->inputs[inputs++] = t;
+		if (!ring->step->ops[op].pure) continue;
+		uint32_t written = next_write(ring, t, index);
 		if (written < until) until = written;
 	}
+	recipes->first_input[op + 1] = inputs;
+	recipes->first_output[op + 1] = outputs;
 	uint32_t own = ring->step->ops[op].until;
 	if (own != 0 && own < until) until = own;
 	recipes->valid_until[op] = until;

@@ -14,7 +14,11 @@ typedef struct hr__recipes {
 	uint32_t *rewritten;   /* by tensor: the first op after its first use that writes it; HR__PLAN_NEVER = none does */
 	uint32_t *valid_until; /* by op: the first op after it that writes one of its inputs: it cannot run again after that */
 	uint64_t *made_bytes;  /* by op: bytes of all tensors that it creates */
-	uint32_t *use_index;   /* by use of the step: its index in ring->at */
+	uint32_t *gap_after;   /* by use of the step: the droppable gap that follows it; HR__PLAN_NO_GAP = none does */
+	/* By op: tensors that running it again reads, except those that are there during the whole step; and tensors that it creates. Most of
+	 * the time of making turns goes into looking at inputs. */
+	uint32_t *inputs, *first_input; /* first_input[n] = their number */
+	uint32_t *outputs, *first_output;
 	uint32_t *deaths;      /* tensors by the op that they die after */
 	uint32_t *first_death; /* by op: index in [deaths]; first_death[n] = their number */
 	bool *droppable;       /* by gap: the recipe makes what the tensor holds in the gap */

@@ -11,7 +11,6 @@
 #include "core/lms/plan/recompute/derived.h"
 #include "core/os/os.h"
 
-#define LINK_NS_OF_A_NS 256u               /* saving this much time of the links is worth 1 ns of the step */
 #define COST_UNFIT (UINT64_C(1) << 63) /* of a set that does not fit, plus the bytes that do not */
 
 static hr_status no_memory(const hr__plan_ring *ring)
@@ -104,25 +103,13 @@ bool hr__trial_fits_alone(const hr__drop_trial *trial)
 
 /* ---- with moves ---- */
 
-static uint64_t cost_of(const hr__plan_machine *machine, const hr__plan_step *step, const hr__plan *plan)
-{
-	uint64_t link = 0;
-	for (uint32_t k = 0; k < plan->move_count; k++) {
-		const hr__plan_move *move = &plan->moves[k];
-		uint64_t bytes = step->tensors[move->tensor].bytes;
-		link = add_capped(link, hr__plan_ring_copy_ns(bytes, machine->in_bytes_per_s, machine->copy_ns));
-		if (!move->clean) link = add_capped(link, hr__plan_ring_copy_ns(bytes, machine->out_bytes_per_s, machine->copy_ns));
-	}
-	return add_capped(plan->step_ns, link / LINK_NS_OF_A_NS);
-}
-
-/* Plans moves for a step that is the turns. *cost is UINT64_MAX if they do not fit; then there is no plan. */
+/* Plans moves for a step that is the turns. *cost is UINT64_MAX if they do not fit; then there is no plan. NULL [out]: finds the cost alone. */
 static hr_status plan_derived(hr__drop_trial *trial, const hr__plan_step *step, hr__plan_effort effort, hr__plan *out, uint64_t *cost)
 {
 	const hr__plan_machine *machine = trial->ring->machine;
 	hr__plan_ring ring;
 	uint64_t peak = 0, least = 0;
-	*out = (hr__plan){ 0 };
+	if (out != NULL) *out = (hr__plan){ 0 };
 	*cost = UINT64_MAX;
 	hr_status status = hr__plan_ring_open(step, machine, &ring);
 	if (status == HR_INVALID_ARGUMENT) return HR_OK; /* sums of the largest numbers overflow */
@@ -133,12 +120,11 @@ static hr_status plan_derived(hr__drop_trial *trial, const hr__plan_step *step, 
 	}
 	trial->work += ring.n + step->use_count + step->tensor_count;
 	if (peak <= machine->memory) {
-		*out = (hr__plan){ .step_ns = ring.time[ring.n], .peak_bytes = peak };
-		*cost = out->step_ns;
+		if (out != NULL) *out = (hr__plan){ .step_ns = ring.time[ring.n], .peak_bytes = peak };
+		*cost = ring.time[ring.n];
 	} else if (least <= machine->memory) {
 		trial->work += 5 * (ring.n + ring.gap_count);
-		status = hr__plan_moves_make(&ring, effort, out);
-		if (status == HR_OK) *cost = cost_of(machine, step, out);
+		status = hr__plan_moves_make(&ring, effort, out, cost);
 	}
 	hr__plan_ring_close(&ring);
 	return status;
@@ -147,15 +133,13 @@ static hr_status plan_derived(hr__drop_trial *trial, const hr__plan_step *step, 
 hr_status hr__trial_both(hr__drop_trial *trial, uint64_t *cost)
 {
 	hr__derived derived;
-	hr__plan plan;
 	*cost = UINT64_MAX;
 	if (!hr__turns_make(&trial->turns, HR__TURNS_NO_PRICES)) return HR_OK;
 	if (!hr__derived_open(&derived, &trial->turns)) return no_memory(trial->ring);
-	hr_status status = plan_derived(trial, &derived.step, HR__MOVES_QUICK, &plan, cost);
+	hr_status status = plan_derived(trial, &derived.step, HR__MOVES_QUICK, NULL, cost);
 	hr__derived_close(&derived);
 	if (status != HR_OK) return status;
 	keep_if_best(trial, &trial->both, *cost);
-	hr__plan_free(&plan);
 	return HR_OK;
 }
 
@@ -238,14 +222,14 @@ static bool write_turns(const hr__turns *turns, const hr__derived *derived, uint
 	return true;
 }
 
-/* Plans moves quickly and, if ops wait for copies, thoroughly. */
-static hr_status plan_moves_of(hr__drop_trial *trial, const hr__plan_step *step, hr__plan *out)
+/* Plans moves for the step as it is, quickly and, if ops wait for copies, thoroughly. */
+static hr_status plan_moves_alone(hr__drop_trial *trial, hr__plan *out)
 {
 	hr__plan other;
 	uint64_t cost, other_cost;
-	hr_status status = plan_derived(trial, step, HR__MOVES_QUICK, out, &cost);
-	if (status != HR_OK || out->step_ns == trial->ring->time[trial->ring->n] + trial->turns.again_ns) return status;
-	status = plan_derived(trial, step, trial->turns.count == trial->ring->n ? HR__MOVES_ALL : HR__MOVES_SOME, &other, &other_cost);
+	hr_status status = plan_derived(trial, trial->ring->step, HR__MOVES_QUICK, out, &cost);
+	if (status != HR_OK || out->step_ns == trial->ring->time[trial->ring->n]) return status;
+	status = plan_derived(trial, trial->ring->step, HR__MOVES_ALL, &other, &other_cost);
 	if (status == HR_OK && other_cost < cost) {
 		hr__plan worse = *out;
 		*out = other;
@@ -265,12 +249,13 @@ hr_status hr__trial_write(hr__drop_trial *trial, const hr__drop_set *set, hr__pl
 	bool made = hr__turns_make(&trial->turns, HR__TURNS_NO_PRICES);
 	HR_ASSERT(made);
 	if (!made) return hr__fail(HR_OUT_OF_MEMORY, "the plan has too many turns");
-	if (trial->turns.count == trial->ring->n) return plan_moves_of(trial, trial->ring->step, out); /* nothing runs again */
+	if (trial->turns.count == trial->ring->n) return plan_moves_alone(trial, out); /* nothing runs again */
 	uint32_t *needed = hr__plan_scratch_take(&scratch, trial->turns.instance_count, sizeof *needed);
 	uint32_t *latest = hr__plan_scratch_take(&scratch, trial->ring->step->tensor_count, sizeof *latest);
 	hr_status status = no_memory(trial->ring);
 	if (needed != NULL && latest != NULL && hr__derived_open(&derived, &trial->turns)) {
-		status = plan_moves_of(trial, &derived.step, out);
+		uint64_t cost;
+		status = plan_derived(trial, &derived.step, HR__MOVES_SOME, out, &cost);
 		if (status == HR_OK && !write_turns(&trial->turns, &derived, needed, latest, out)) status = no_memory(trial->ring);
 		hr__derived_close(&derived);
 	}

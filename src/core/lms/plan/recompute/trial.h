@@ -17,7 +17,7 @@ typedef struct hr__drop_trial {
 	hr__recipes recipes;
 	hr__turns turns;
 	hr__drops drops;
-	uint64_t work; /* of planning moves, so far, in units of about 30 ns */
+	uint64_t work; /* of planning moves, so far, in units of about 20 ns */
 	hr__drop_set alone, both; /* the best by recomputing alone, and with moves */
 } hr__drop_trial;
 
@@ -25,7 +25,7 @@ typedef struct hr__drop_trial {
 bool hr__trial_open(hr__drop_trial *trial, const hr__plan_ring *ring);
 void hr__trial_close(hr__drop_trial *trial);
 
-/* All work so far, in units of about 30 ns. */
+/* All work so far, in units of about 20 ns. */
 uint64_t hr__trial_work(const hr__drop_trial *trial);
 
 /* Drops the gaps of [set] in the turns, and no others. A set of which nothing was saved drops nothing. */

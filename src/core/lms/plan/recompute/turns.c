@@ -12,7 +12,7 @@
 enum { UNBORN, RESIDENT, DROPPED, DEAD };
 
 typedef struct hr__turns_frame {
-	uint32_t op, use; /* the op that runs again, and the next of its uses to look at */
+	uint32_t op, input; /* the op that runs again, and the next of its inputs to look at */
 	uint32_t tensor;  /* for which it runs */
 	uint32_t ghosts;  /* in a row, up to this tensor */
 } hr__turns_frame;
@@ -42,11 +42,7 @@ bool hr__turns_open(hr__turns *turns, const hr__recipes *recipes)
 	    (turns->occupied = hr__plan_scratch_take(scratch, room + 2, sizeof(uint64_t))) != NULL &&
 	    (turns->change = hr__plan_scratch_take(scratch, room + 2, sizeof(uint64_t))) != NULL &&
 	    (turns->instances = hr__plan_scratch_take(scratch, instances, sizeof(hr__instance))) != NULL &&
-	    (turns->state = hr__plan_scratch_take(scratch, tensors, sizeof(uint8_t))) != NULL &&
-	    (turns->gap_of = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
-	    (turns->replica = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
-	    (turns->instance = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
-	    (turns->touched = hr__plan_scratch_take(scratch, tensors, sizeof(uint32_t))) != NULL &&
+	    (turns->tensors = hr__plan_scratch_take(scratch, tensors, sizeof(hr__turns_tensor))) != NULL &&
 	    (turns->stamp = hr__plan_scratch_take(scratch, ops, sizeof(uint32_t))) != NULL &&
 	    (turns->stack = hr__plan_scratch_take(scratch, ops + 1, sizeof(hr__turns_frame))) != NULL &&
 	    (turns->price_stack = hr__plan_scratch_take(scratch, ops + 1, sizeof(hr__turns_frame))) != NULL)
@@ -70,45 +66,40 @@ static bool add_instance(hr__turns *turns, hr__instance instance, uint32_t *inde
 	return true;
 }
 
-static uint64_t bytes_of(const hr__turns *turns, uint32_t tensor)
-{
-	return turns->recipes->ring->step->tensors[tensor].bytes;
-}
-
 /* Whether there is a replica that can be used before op [op]. */
 static bool has_replica(const hr__turns *turns, uint32_t tensor, uint32_t op)
 {
-	if (turns->replica[tensor] == HR__PLAN_NEVER) return false;
-	HR_ASSERT(turns->touched[tensor] <= op);
-	return !turns->brief[tensor] || turns->touched[tensor] == op;
+	if (turns->tensors[tensor].replica == HR__PLAN_NEVER) return false;
+	HR_ASSERT(turns->tensors[tensor].touched <= op);
+	return !turns->brief[tensor] || turns->tensors[tensor].touched == op;
 }
 
 /* A replica is needed by turn [turn], before op [before]. */
 static void hold_replica(hr__turns *turns, uint32_t tensor, uint32_t turn, uint32_t before)
 {
-	const hr__instance *replica = &turns->instances[turns->replica[tensor]];
+	const hr__instance *replica = &turns->instances[turns->tensors[tensor].replica];
 	HR_ASSERT(has_replica(turns, tensor, before));
-	if (turns->touched[tensor] < before && bytes_of(turns, tensor) >= turns->priced_bytes && turns->held_count < turns->room)
+	if (turns->tensors[tensor].touched < before && turns->tensors[tensor].bytes >= turns->priced_bytes && turns->held_count < turns->room)
 		turns->held[turns->held_count++] = (hr__held){ tensor, replica->last + 1, turn };
-	turns->touched[tensor] = before;
+	turns->tensors[tensor].touched = before;
 }
 
 /* Counts the memory of a replica after the turn that made it. */
 static void end_replica(hr__turns *turns, uint32_t tensor)
 {
-	if (turns->replica[tensor] == HR__PLAN_NEVER) return;
-	const hr__instance *replica = &turns->instances[turns->replica[tensor]];
-	turns->change[replica->made + 1] += bytes_of(turns, tensor);
-	turns->change[replica->last + 1] -= bytes_of(turns, tensor);
-	turns->replica[tensor] = HR__PLAN_NEVER;
+	if (turns->tensors[tensor].replica == HR__PLAN_NEVER) return;
+	const hr__instance *replica = &turns->instances[turns->tensors[tensor].replica];
+	turns->change[replica->made + 1] += turns->tensors[tensor].bytes;
+	turns->change[replica->last + 1] -= turns->tensors[tensor].bytes;
+	turns->tensors[tensor].replica = HR__PLAN_NEVER;
 }
 
 /* ---- prices ---- */
 
-static bool is_input_missing(const hr__turns *turns, uint32_t op, uint32_t use, uint32_t before)
+/* Whether an input has to be made again for an op that runs again before op [before]. */
+static bool is_missing(const hr__turns *turns, uint32_t tensor, uint32_t before)
 {
-	uint32_t t = turns->recipes->ring->step->uses[use].tensor;
-	return hr__recipes_is_input(turns->recipes, op, use) && turns->state[t] != RESIDENT && !has_replica(turns, t, before);
+	return turns->tensors[tensor].state != RESIDENT && !has_replica(turns, tensor, before);
 }
 
 /* Whether [tensor], missing as an input of [reader], can be made again before op [before]. */
@@ -122,9 +113,9 @@ static bool can_make(const hr__turns *turns, uint32_t tensor, uint32_t reader, u
 /* Counts a dropped tensor that comes back early if the gap is dropped. */
 static void note_early(hr__turns *turns, uint32_t gap, uint32_t tensor, double *sum)
 {
-	uint64_t bytes = bytes_of(turns, tensor);
+	uint64_t bytes = turns->tensors[tensor].bytes;
 	turns->early_bytes[gap] += bytes;
-	*sum += (double)bytes * turns->recipes->ring->gaps[turns->gap_of[tensor]].to;
+	*sum += (double)bytes * turns->recipes->ring->gaps[turns->tensors[tensor].gap].to;
 }
 
 /* Finds what it would take to make [tensor], which is resident in [gap], again before op [before]. */
@@ -141,23 +132,23 @@ static void find_price(hr__turns *turns, uint32_t gap, uint32_t tensor, uint32_t
 	if (recipes->valid_until[maker] < before) return;
 	turns->walk++;
 	turns->stamp[maker] = turns->walk;
-	stack[depth++] = (hr__turns_frame){ .op = maker, .use = step->ops[maker].first_use, .tensor = tensor };
+	stack[depth++] = (hr__turns_frame){ .op = maker, .input = recipes->first_input[maker], .tensor = tensor };
 	while (depth > 0) {
 		hr__turns_frame *frame = &stack[depth - 1];
-		if (frame->use == hr__recipes_end_of_uses(step, frame->op)) {
+		if (frame->input == recipes->first_input[frame->op + 1]) {
 			ns += step->ops[frame->op].ns;
 			depth--;
 			continue;
 		}
-		uint32_t use = frame->use++, input = step->uses[use].tensor;
-		if (!is_input_missing(turns, frame->op, use, before)) continue;
-		uint32_t ghosts = turns->state[input] == DEAD ? frame->ghosts + 1 : 0;
+		uint32_t input = recipes->inputs[frame->input++];
+		if (!is_missing(turns, input, before)) continue;
+		uint32_t ghosts = turns->tensors[input].state == DEAD ? frame->ghosts + 1 : 0;
 		if (!can_make(turns, input, frame->op, before) || ghosts > HR__GHOST_DEPTH || ++looked > PRICED_OPS_MAX) return;
 		maker = recipes->maker[input];
 		if (turns->stamp[maker] == turns->walk) continue;
-		if (turns->state[input] == DROPPED) note_early(turns, gap, input, &early_sum);
+		if (turns->tensors[input].state == DROPPED) note_early(turns, gap, input, &early_sum);
 		turns->stamp[maker] = turns->walk;
-		stack[depth++] = (hr__turns_frame){ maker, step->ops[maker].first_use, input, ghosts };
+		stack[depth++] = (hr__turns_frame){ maker, recipes->first_input[maker], input, ghosts };
 	}
 	turns->work += looked;
 	turns->price_ns[gap] = ns;
@@ -167,9 +158,9 @@ static void find_price(hr__turns *turns, uint32_t gap, uint32_t tensor, uint32_t
 /* Notes that a kept tensor is needed by turn [turn], before op [before]. */
 static void note_need(hr__turns *turns, uint32_t tensor, uint32_t turn, uint32_t before)
 {
-	uint32_t gap = turns->gap_of[tensor];
-	if (gap == HR__PLAN_NO_GAP || bytes_of(turns, tensor) < turns->priced_bytes) return;
-	if (!turns->recipes->droppable[gap] || turns->banned[gap] || turns->needed_at[gap] != HR__PLAN_NEVER) return;
+	uint32_t gap = turns->tensors[tensor].gap;
+	if (gap == HR__PLAN_NO_GAP || turns->tensors[tensor].bytes < turns->priced_bytes) return;
+	if (turns->banned[gap] || turns->needed_at[gap] != HR__PLAN_NEVER) return;
 	turns->needed_at[gap] = turn;
 	find_price(turns, gap, tensor, before);
 }
@@ -188,13 +179,13 @@ static bool append_turn(hr__turns *turns, uint32_t op, uint32_t before, bool aga
 static bool make_output(hr__turns *turns, uint32_t tensor, uint32_t turn, uint32_t before)
 {
 	uint32_t index;
-	hr__instance instance = { .tensor = tensor, .made = turn, .last = turn, .again = true, .ghost = turns->state[tensor] == DEAD };
-	instance.second = turns->state[tensor] == RESIDENT || has_replica(turns, tensor, before);
+	hr__instance instance = { .tensor = tensor, .made = turn, .last = turn, .again = true, .ghost = turns->tensors[tensor].state == DEAD };
+	instance.second = turns->tensors[tensor].state == RESIDENT || has_replica(turns, tensor, before);
 	if (!add_instance(turns, instance, &index)) return false;
 	if (instance.second) return true;
 	end_replica(turns, tensor);
-	turns->replica[tensor] = index;
-	turns->touched[tensor] = before;
+	turns->tensors[tensor].replica = index;
+	turns->tensors[tensor].touched = before;
 	return true;
 }
 
@@ -208,15 +199,13 @@ static bool run_again(hr__turns *turns, uint32_t op, uint32_t before)
 	turns->again_ns += ring->step->ops[op].ns;
 	turns->change[turn] += recipes->made_bytes[op];
 	turns->change[turn + 1] -= recipes->made_bytes[op];
-	for (uint32_t u = ring->step->ops[op].first_use; u < hr__recipes_end_of_uses(ring->step, op); u++) {
-		uint32_t t = ring->step->uses[u].tensor;
-		if (recipes->creator[t] == op) {
-			if (!make_output(turns, t, turn, before)) return false;
-		} else if (hr__recipes_is_input(recipes, op, u)) {
-			if (turns->state[t] != RESIDENT) turns->instances[turns->replica[t]].last = turn;
-			else note_need(turns, t, turn, before);
-		}
+	for (uint32_t k = recipes->first_input[op]; k < recipes->first_input[op + 1]; k++) {
+		uint32_t t = recipes->inputs[k];
+		if (turns->tensors[t].state != RESIDENT) turns->instances[turns->tensors[t].replica].last = turn;
+		else note_need(turns, t, turn, before);
 	}
+	for (uint32_t k = recipes->first_output[op]; k < recipes->first_output[op + 1]; k++)
+		if (!make_output(turns, recipes->outputs[k], turn, before)) return false;
 	return true;
 }
 
@@ -226,12 +215,12 @@ typedef enum hr__turns_result { MADE, REFUSED, TOO_MANY } hr__turns_result;
 static hr__turns_result refuse(hr__turns *turns, uint32_t depth, uint32_t input)
 {
 	uint32_t t = input;
-	while (turns->state[t] != DROPPED) {
+	while (turns->tensors[t].state != DROPPED) {
 		HR_ASSERT(depth > 0);
 		t = turns->stack[--depth].tensor;
 	}
-	turns->banned[turns->gap_of[t]] = true;
-	turns->dropped[turns->gap_of[t]] = false;
+	turns->banned[turns->tensors[t].gap] = true;
+	turns->dropped[turns->tensors[t].gap] = false;
 	return REFUSED;
 }
 
@@ -239,28 +228,27 @@ static hr__turns_result refuse(hr__turns *turns, uint32_t depth, uint32_t input)
 static hr__turns_result make_again(hr__turns *turns, uint32_t tensor, uint32_t before)
 {
 	const hr__recipes *recipes = turns->recipes;
-	const hr__plan_step *step = recipes->ring->step;
 	hr__turns_frame *stack = turns->stack;
 	uint32_t depth = 0, maker = recipes->maker[tensor];
 	if (recipes->valid_until[maker] < before) return refuse(turns, 0, tensor);
-	stack[depth++] = (hr__turns_frame){ .op = maker, .use = step->ops[maker].first_use, .tensor = tensor };
+	stack[depth++] = (hr__turns_frame){ .op = maker, .input = recipes->first_input[maker], .tensor = tensor };
 	while (depth > 0) {
 		hr__turns_frame *frame = &stack[depth - 1];
-		if (frame->use == hr__recipes_end_of_uses(step, frame->op)) {
+		if (frame->input == recipes->first_input[frame->op + 1]) {
 			if (!run_again(turns, frame->op, before)) return TOO_MANY;
 			depth--;
 			continue;
 		}
-		uint32_t use = frame->use++, input = step->uses[use].tensor;
-		if (!hr__recipes_is_input(recipes, frame->op, use) || turns->state[input] == RESIDENT) continue;
+		uint32_t input = recipes->inputs[frame->input++];
+		if (turns->tensors[input].state == RESIDENT) continue;
 		if (has_replica(turns, input, before)) {
 			hold_replica(turns, input, turns->count, before);
 			continue;
 		}
-		uint32_t ghosts = turns->state[input] == DEAD ? frame->ghosts + 1 : 0;
+		uint32_t ghosts = turns->tensors[input].state == DEAD ? frame->ghosts + 1 : 0;
 		if (!can_make(turns, input, frame->op, before) || ghosts > HR__GHOST_DEPTH) return refuse(turns, depth, input);
 		maker = recipes->maker[input];
-		stack[depth++] = (hr__turns_frame){ maker, step->ops[maker].first_use, input, ghosts };
+		stack[depth++] = (hr__turns_frame){ maker, recipes->first_input[maker], input, ghosts };
 	}
 	return MADE;
 }
@@ -273,16 +261,16 @@ static hr__turns_result bring_back(hr__turns *turns, uint32_t op)
 	const hr__plan_step *step = turns->recipes->ring->step;
 	for (uint32_t u = step->ops[op].first_use; u < hr__recipes_end_of_uses(step, op); u++) {
 		uint32_t t = step->uses[u].tensor;
-		if (turns->state[t] != DROPPED) continue;
+		if (turns->tensors[t].state != DROPPED) continue;
 		hr__turns_result result = has_replica(turns, t, op) ? MADE : make_again(turns, t, op);
 		if (result != MADE) return result;
 		hold_replica(turns, t, turns->count, op);
-		hr__instance *replica = &turns->instances[turns->replica[t]];
+		hr__instance *replica = &turns->instances[turns->tensors[t].replica];
 		replica->last = HR__PLAN_NEVER;
-		turns->change[replica->made + 1] += bytes_of(turns, t);
-		turns->instance[t] = turns->replica[t];
-		turns->replica[t] = HR__PLAN_NEVER;
-		turns->state[t] = RESIDENT;
+		turns->change[replica->made + 1] += turns->tensors[t].bytes;
+		turns->tensors[t].instance = turns->tensors[t].replica;
+		turns->tensors[t].replica = HR__PLAN_NEVER;
+		turns->tensors[t].state = RESIDENT;
 	}
 	return MADE;
 }
@@ -290,11 +278,11 @@ static hr__turns_result bring_back(hr__turns *turns, uint32_t op)
 /* The tensor enters the gap after a use. */
 static void enter_gap(hr__turns *turns, uint32_t tensor, uint32_t gap, uint32_t turn)
 {
-	turns->gap_of[tensor] = gap;
+	turns->tensors[tensor].gap = gap;
 	if (gap == HR__PLAN_NO_GAP || !turns->dropped[gap]) return;
-	turns->state[tensor] = DROPPED;
-	turns->instances[turns->instance[tensor]].last = turn;
-	turns->change[turn + 1] -= bytes_of(turns, tensor);
+	turns->tensors[tensor].state = DROPPED;
+	turns->instances[turns->tensors[tensor].instance].last = turn;
+	turns->change[turn + 1] -= turns->tensors[tensor].bytes;
 }
 
 static hr__turns_result run_op(hr__turns *turns, uint32_t op)
@@ -309,21 +297,21 @@ static hr__turns_result run_op(hr__turns *turns, uint32_t op)
 	turns->turn_of[op] = turn;
 	for (uint32_t u = step->ops[op].first_use; u < end; u++) {
 		uint32_t t = step->uses[u].tensor;
-		if (turns->state[t] == RESIDENT) {
+		if (turns->tensors[t].state == RESIDENT) {
 			note_need(turns, t, turn, op);
 			continue;
 		}
-		HR_ASSERT(turns->state[t] == UNBORN);
-		turns->state[t] = RESIDENT;
+		HR_ASSERT(turns->tensors[t].state == UNBORN);
+		turns->tensors[t].state = RESIDENT;
 		hr__instance made = { .tensor = t, .made = turn, .last = HR__PLAN_NEVER };
-		if (!add_instance(turns, made, &turns->instance[t])) return TOO_MANY;
+		if (!add_instance(turns, made, &turns->tensors[t].instance)) return TOO_MANY;
 	}
 	for (uint32_t u = step->ops[op].first_use; u < end; u++)
-		enter_gap(turns, step->uses[u].tensor, ring->gap_after[recipes->use_index[u]], turn);
+		enter_gap(turns, step->uses[u].tensor, recipes->gap_after[u], turn);
 	for (uint32_t k = recipes->first_death[op]; k < recipes->first_death[op + 1]; k++) {
 		uint32_t t = recipes->deaths[k];
-		turns->state[t] = DEAD;
-		turns->instances[turns->instance[t]].last = turn;
+		turns->tensors[t].state = DEAD;
+		turns->instances[turns->tensors[t].instance].last = turn;
 	}
 	return MADE;
 }
@@ -339,13 +327,14 @@ static hr__turns_result begin(hr__turns *turns)
 		turns->price_ns[g] = UINT64_MAX;
 	}
 	for (uint32_t t = 0; t < ring->step->tensor_count; t++) {
-		turns->gap_of[t] = HR__PLAN_NO_GAP;
-		turns->replica[t] = HR__PLAN_NEVER;
-		turns->state[t] = UNBORN;
+		turns->tensors[t] = (hr__turns_tensor){ .bytes = ring->step->tensors[t].bytes,
+			                                    .state = UNBORN,
+			                                    .gap = HR__PLAN_NO_GAP,
+			                                    .replica = HR__PLAN_NEVER };
 		if (turns->recipes->creator[t] != HR__PLAN_NEVER) continue;
-		turns->state[t] = RESIDENT;
+		turns->tensors[t].state = RESIDENT;
 		hr__instance lives = { .tensor = t, .last = HR__PLAN_NEVER };
-		if (!add_instance(turns, lives, &turns->instance[t])) return TOO_MANY;
+		if (!add_instance(turns, lives, &turns->tensors[t].instance)) return TOO_MANY;
 	}
 	return MADE;
 }

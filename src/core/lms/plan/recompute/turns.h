@@ -33,10 +33,20 @@ typedef struct hr__held {
 	uint32_t tensor, first, end; /* turns: after the one that needed it, up to the one that needs it again */
 } hr__held;
 
+/* A tensor while turns are made. In one place, because most of that time is spent waiting for memory. */
+typedef struct hr__turns_tensor {
+	uint64_t bytes;
+	uint32_t state;
+	uint32_t gap;      /* the droppable gap that it is in; HR__PLAN_NO_GAP = none */
+	uint32_t replica;  /* the instance that is its replica; HR__PLAN_NEVER = none */
+	uint32_t instance; /* while it is resident */
+	uint32_t touched;  /* the op before which its replica was last needed */
+} hr__turns_tensor;
+
 typedef struct hr__turns {
 	const hr__recipes *recipes;
 	hr__plan_scratch scratch;
-	uint64_t work; /* so far, in units of about 6 ns */
+	uint64_t work; /* so far, in units of about 4 ns */
 
 	/* which gaps are dropped, and which tensors are brief */
 	bool *dropped; /* by gap */
@@ -66,11 +76,7 @@ typedef struct hr__turns {
 	uint32_t held_count;
 
 	/* while turns are made */
-	uint8_t *state;     /* by tensor */
-	uint32_t *gap_of;   /* by tensor: the gap that it is in */
-	uint32_t *replica;     /* by tensor: the instance that is its replica; HR__PLAN_NEVER = none */
-	uint32_t *instance; /* by tensor: the instance while it is resident */
-	uint32_t *touched;  /* by tensor: the op before which its replica was last needed */
+	hr__turns_tensor *tensors;
 	uint32_t *stamp;    /* by op: the walk that counted it */
 	uint32_t walk;
 	uint64_t *change; /* by turn: bytes in use more than at the turn before, besides those of the step */
