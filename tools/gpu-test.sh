@@ -112,8 +112,8 @@ stage_runtime() {
 	if [ -z "${HEADROOM_CUDA_LIBRARIES:-}" ]; then
 		cuda=$("${HEADROOM_TORCH_PYTHON:-python3}" -c 'import nvidia; print(list(nvidia.__path__)[0])' 2>/dev/null) && export HEADROOM_CUDA_LIBRARIES=$cuda
 	fi
-	build $build card_card_ops card_captured runtime_golden runtime_training_golden || return 1
-	for name in card/test_card_ops card/test_captured runtime/test_golden runtime/test_training_golden; do
+	build $build card_card_ops card_card_fetch card_captured runtime_golden runtime_training_golden || return 1
+	for name in card/test_card_ops card/test_card_fetch card/test_captured runtime/test_golden runtime/test_training_golden; do
 		status=0
 		HR_TEST_CARD=1 timeout -k 5 120 "$build/tests/$name" >"$build/${name##*/}.log" 2>&1 || status=$?
 		count=$((count + 1))

@@ -85,6 +85,9 @@ typedef struct hr__launch {
 
 /* Queues an op on the card: like hr__job_queue. [faults]: where the kernels store the first error. */
 hr_status hr__card_queue(hr__card *card, enum hr__op_kind kind, const hr__work *work, hr_stream stream, const hr__k_faults *faults);
+/* Queues a copy of [bytes] from the card to pinned memory, by a kernel. A card carries out the copies of all streams in the order in which they were
+ * queued, so hr_stream_copy waits for all evictions that are under way. For little: a kernel is slower than the card's copy engine. */
+hr_status hr__card_read(hr__card *card, void *to, const void *from, uint64_t bytes, hr_stream stream);
 /* How many ops of a kind were queued. */
 uint64_t hr__card_queued(const hr__card *card, enum hr__op_kind kind);
 

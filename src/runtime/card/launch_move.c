@@ -41,6 +41,28 @@ static hr_status copy_blocks(const hr__launch *launch, const void *from, void *t
 	return launch_units(launch, "blocks", unit, of.rows * of.length, &of);
 }
 
+struct reading {
+	hr__launch launch;
+	hr__k_move move; /* in bytes */
+};
+
+static hr_status launch_reading(const hr__native *native, void *argument)
+{
+	struct reading *reading = argument;
+	hr__k_move of = reading->move;
+	int64_t unit = unit_of((uint64_t)of.length | (uintptr_t)of.from | (uintptr_t)of.to);
+	of.length = of.from_step = of.to_step = of.length / unit;
+	reading->launch.native = native;
+	return launch_units(&reading->launch, "blocks", unit, of.length, &of);
+}
+
+hr_status hr__card_read(hr__card *card, void *to, const void *from, uint64_t bytes, hr_stream stream)
+{
+	struct reading reading = { .launch = { .card = card }, .move = { .from = from, .to = to, .rows = 1, .length = (int64_t)bytes } };
+	HR_ASSERT(bytes > 0 && bytes <= INT64_MAX);
+	return hr__device_native(hr__card_facts_of(card)->device, stream, launch_reading, &reading);
+}
+
 HR__LAUNCH(concat)
 {
 	const hr__work *work = launch->work;

@@ -189,6 +189,10 @@ void hr__stage_close(hr__session *session);
 void hr__stages_forget(void); /* without freeing: the devices are gone, or belong to the parent process */
 /* Pinned memory for the session's stream; to be freed with hr_free. HR_NO_HOST_MEMORY. */
 hr_status hr__stage_take(const hr__session *session, uint64_t bytes, void **out);
+/* Queues a copy of the device's memory to such memory. On a card a kernel copies up to HR__READ_BY_KERNEL bytes, because that does not wait for
+ * evictions (hr__card_read). */
+hr_status hr__stage_read(const hr__session *session, void *to, const void *from, uint64_t bytes);
+#define HR__READ_BY_KERNEL 65536u
 /* Queues copies of the inputs to pinned memory and redirects the addresses in [work] to it. Does nothing if the host can access the
  * device's memory. */
 hr_status hr__stage_in(const hr__session *session, hr__work *work, uint64_t scratch, hr__stage *out);

@@ -73,7 +73,7 @@ static hr_status read_fault(hr__session *session, hr__k_fault *fault)
 	void *block;
 	hr_status status = hr__stage_take(session, sizeof *fault, &block);
 	if (status) return status;
-	status = hr_stream_copy(session->handle, block, session->faults, sizeof *fault, HR_COPY_TO_HOST, session->stream);
+	status = hr__stage_read(session, block, session->faults, sizeof *fault);
 	if (!status) status = hr_stream_synchronize(session->handle, session->stream);
 	if (!status) memcpy(fault, block, sizeof *fault);
 	hr_free(session->staging, block, session->stream);

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "core/base/status.h"
+#include "runtime/card/card.h"
 #include "runtime/engine/engine.h"
 
 #define ALIGNMENT 256u /* kernels require this alignment of buffers */
@@ -138,6 +139,15 @@ hr_status hr__stage_take(const hr__session *session, uint64_t bytes, void **out)
 	snprintf(why, sizeof why, "%s", hr_last_message());
 	return hr__fail(HR_NO_HOST_MEMORY, "the host has no pinned memory for a copy of %llu bytes; hr_lms_options.host_limit limits it: %s",
 	                (unsigned long long)bytes, why);
+}
+
+hr_status hr__stage_read(const hr__session *session, void *to, const void *from, uint64_t bytes)
+{
+	hr__last before = hr__last_get();
+	bool by_kernel = session->card && bytes <= HR__READ_BY_KERNEL;
+	if (by_kernel && !hr__card_read(session->card, to, from, bytes, session->stream)) return HR_OK;
+	if (by_kernel) hr__last_set(&before); /* the kernel could not be made */
+	return hr_stream_copy(session->handle, to, from, bytes, HR_COPY_TO_HOST, session->stream);
 }
 
 hr_status hr__stage_in(const hr__session *session, hr__work *work, uint64_t scratch, hr__stage *out)

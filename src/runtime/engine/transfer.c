@@ -24,7 +24,17 @@ static hr_status unpin_buffer(const hr__buffer *buffer, hr_access access, hr_str
 
 /* ---- to the host ---- */
 
-static hr_status fetch(const hr__value *value, void *to, size_t bytes)
+/* Queues the copy. *staged gets the pinned memory to which little is copied instead; NULL = it is copied to [to]. */
+static hr_status queue_copy(const hr__session *session, void *to, const void *from, size_t bytes, void **staged)
+{
+	hr__last before = hr__last_get();
+	bool stages = session->card && bytes <= HR__READ_BY_KERNEL && !hr__stage_take(session, bytes, staged);
+	if (stages) return hr__stage_read(session, *staged, from, bytes);
+	hr__last_set(&before);
+	return hr_stream_copy(session->handle, to, from, bytes, HR_COPY_TO_HOST, session->stream);
+}
+
+static hr_status fetch(const hr__value *value, void *to, size_t bytes, void **staged)
 {
 	const hr__session *session = value->session;
 	char shape[HR__DIMS_TEXT];
@@ -37,7 +47,7 @@ static hr_status fetch(const hr__value *value, void *to, size_t bytes)
 	if (!value->buffer || !bytes) return HR_OK;
 	hr_status status = pin_buffer(value->buffer, HR_READ, value->offset, &from);
 	if (status) return status;
-	status = hr_stream_copy(session->handle, to, from, bytes, HR_COPY_TO_HOST, session->stream);
+	status = queue_copy(session, to, from, bytes, staged);
 	hr_status left = unpin_buffer(value->buffer, HR_READ, session->stream);
 	if (!status && left) (void)!hr_stream_synchronize(session->handle, session->stream); /* the copy must not outlast the call */
 	return status ? status : left;
@@ -50,8 +60,11 @@ hr_status hr_value_fetch(hr_value handle, void *to, size_t bytes)
 	hr_status status = hr__value_hold(handle, &value);
 	if (status) return status;
 	if (value.graph) return hr__fail(HR_INVALID_ARGUMENT, "hr_value_fetch: the value belongs to a graph; fetch it with hr_session_run");
-	status = fetch(&value, to, bytes);
+	void *staged = NULL;
+	status = fetch(&value, to, bytes, &staged);
 	if (!status) status = hr__session_wait(value.session);
+	if (!status && staged) memcpy(to, staged, bytes);
+	if (staged) hr_free(value.session->staging, staged, value.session->stream);
 	hr__buffer_release(value.buffer);
 	hr__value_consume(handle);
 	return status;
