@@ -24,7 +24,7 @@ budget of compile. Names may be patterns of those in the table below (CASES): gp
 
 --largest-batch finds the largest batch of GPT-2 with which two steps run at that limit, to a multiple of --unit: by doubling, then by halving the distance.
 
-A line for each step has its time, its exact loss, and what the step added to the counters of headroom.torch.lms_stats(). The table has the median of the
+A line for each step has its time and what the step added to the counters of headroom.torch.lms_stats(); exact losses follow. The table has the median of the
 last half of the steps, and compares all losses and the sums of all weights with the first row. They can only be expected to be equal with --deterministic.
 --profile adds three steps to all rows, which no figure includes, and records those of the rows with a limit; the names of model and row are added to the file's.
 """
@@ -40,7 +40,7 @@ import sys
 import time
 from pathlib import Path
 
-from torch_workloads import ROOT, WORKLOADS, environment, gpt2, install, memory, run_child, synchronize
+from torch_workloads import ROOT, WORKLOADS, environment, gpt2, install, memory, run_child, synchronize, synchronize_stream
 
 MODELS = ("gpt2", "resnet", "unet")
 LIMITED = {"limits": "limit", "recomputing": "recomputing"}  # and what the titles of the row begin with
@@ -114,18 +114,25 @@ def describe(now, before):
 
 
 def run_steps(options, step, context, first, count):
-    """Times, exact losses, and the counters after the last step."""
+    """Times, exact losses, and the counters after the last step.
+
+    A step ends when the stream that computes has done its work, and its time begins where that of the step before it ends. So copies to the host that are left over run beside the
+    next step, as in a training loop, and what they delay counts there. Losses are read at the end, because reading one would wait for these copies.
+    """
     seconds, losses, before = [], [], counters(options)
+    synchronize(options.device)
+    end = time.perf_counter()
     for number in range(first, first + count):
-        begin = time.perf_counter()
         with context():
-            loss = step(number)
-        synchronize(options.device)
-        seconds.append(time.perf_counter() - begin)
-        losses.append(float(loss).hex())
+            losses.append(step(number).detach())
+        synchronize_stream(options.device)
+        begin, end = end, time.perf_counter()
+        seconds.append(end - begin)
         now = counters(options)
-        print(f"step {number:>2} {1e3 * seconds[-1]:9.1f} ms  loss {losses[-1]}{describe(now, before)}", flush=True)
+        print(f"step {number:>2} {1e3 * seconds[-1]:9.1f} ms{describe(now, before)}", flush=True)
         before = now
+    losses = [float(loss).hex() for loss in losses]
+    print(f"losses {' '.join(losses)}", flush=True)
     return seconds, losses, before
 
 

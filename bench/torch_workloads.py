@@ -135,6 +135,15 @@ def synchronize(device):
         torch.cuda.synchronize()
 
 
+def synchronize_stream(device):
+    """Waits for the current stream alone."""
+    if device == "cuda":
+        import torch
+        torch.cuda.current_stream().synchronize()
+    else:
+        synchronize(device)
+
+
 # ---- workloads: each returns a function that runs step number n, and how many steps to take ----
 
 
