@@ -150,5 +150,7 @@ void hr__again_run(hr__lms *lms, uint32_t turn, hr_stream stream)
 		running.learned = NULL;
 	}
 	hr__ghost_drop_all(lms);
+	/* As after each op (mark_end in learned.c): what is freed now does not wait for the next op. */
+	(void)hr__device_mark(lms->device, stream == HR_STREAM_HOST ? HR_STREAM_DEFAULT : stream, NULL);
 	hr__last_set(&before);
 }

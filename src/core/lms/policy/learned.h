@@ -71,6 +71,7 @@ struct hr__learned {
 	bool mapping_is_slow;      /* mapping takes so long that a layout is worth finding */
 	bool planning;             /* a thread is making a plan of [last] */
 	uint32_t gathered;         /* times that memory was joined for a layout */
+	bool settles;              /* all tensors were evicted before this step, so that it takes longer than the next one */
 	hr__repeats *repeats;      /* used while the program marks no steps; NULL until needed */
 	bool watching;             /* steps begin where a repeat begins */
 	bool wants_plan;           /* a plan is to be made of the last record, once its times are known */

@@ -63,7 +63,7 @@ typedef struct hr__record {
 	uint32_t timed;                      /* intervals whose time is known, or never will be */
 	bool measured, broken;               /* at least one op was timed; host memory ran out */
 	bool ended;                          /* the step has ended: so has its last interval */
-	bool mapped;                         /* pages were mapped in it: the device waited for the host, so ops may seem to take longer than they do */
+	bool mapped;                         /* pages were mapped in it, or all was evicted before it: the device waited, so ops may seem to take longer than they do */
 	uint64_t signature;                  /* hash of all events in order: equal for steps that are alike */
 } hr__record;
 

@@ -237,7 +237,7 @@ static void judge(hr__learned *learned, bool pressed)
 	if (!learned->recording || done->broken || !done->ops.count) return;
 	bool same = active->is_set && done->signature == active->signature && !learned->mismatches;
 	bool twice = learned->has_last && done->signature == learned->last.signature;
-	if (same) active->matches++;
+	if (same && !learned->settles) active->matches++;
 	/* If two kinds of steps alternate, the longer one has the plan. */
 	bool in_turn = learned->has_last && done->signature == learned->before_last && done->ops.count <= active->op_count;
 	bool better = !active->is_set || (!same && (twice || (!active->matches && !in_turn)));
@@ -300,7 +300,7 @@ static void end_step(hr__lms *lms)
 	hr__follow_evict_late(lms);
 	hr__lock_take(&lms->lock);
 	uint64_t mapped = hr__blocks_map_ns(lms->allocator) - learned->mapping;
-	learned->now.mapped = mapped > (learned->active_plan.is_set ? learned->active_plan.plan.step_ns / MAPPING_SHARE : 0);
+	learned->now.mapped = learned->settles || mapped > (learned->active_plan.is_set ? learned->active_plan.plan.step_ns / MAPPING_SHARE : 0);
 	hr__record_close_intervals(&learned->now);
 	hr__record_time(lms->device, &learned->now, UINT32_MAX);
 	if (!learned->planning && learned->has_last) {
@@ -379,6 +379,7 @@ static void begin_step(hr__lms *lms)
 	uint64_t takes = learned->join_ns ? learned->join_ns : mapping;
 	bool joins_memory = learned->joins_memory && !learned->mapping_is_slow && active->is_set &&
 	                    takes <= active->plan.step_ns / MAPPING_SHARE;
+	learned->settles = gathers_memory;
 	hr__lock_release(&lms->lock);
 	if (gathers_memory) gather_memory(lms);
 	else if (joins_memory) join_free_memory(lms);
