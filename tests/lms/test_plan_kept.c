@@ -104,4 +104,34 @@ static void test_a_plan_with_places_is_kept_when_ops_take_longer(void)
 	close_device();
 }
 
-TEST_MAIN(T(test_a_plan_with_places_is_kept_when_ops_take_longer))
+/* Runs [count] steps. In number [slow] ops take longer, and the device is idle between steps. Returns the number of the last step before which memory was gathered. */
+static uint32_t run_steps(uint32_t count, uint32_t slow)
+{
+	uint32_t found = UINT32_MAX, gathered = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		run_step(i == slow ? OP_NS + OP_NS / 10 : OP_NS);
+		if (i == slow) CHECK_STATUS(HR_OK, hr__device_compute(lms->device, HR_STREAM_DEFAULT, 2 * LAYERS * OP_NS));
+		CHECK_STATUS(HR_OK, hr_stream_synchronize(fixture_device("SIM:0"), HR_STREAM_DEFAULT));
+		if (lms->learned->gathered == gathered) continue;
+		gathered = lms->learned->gathered;
+		found = i;
+	}
+	return found;
+}
+
+static void test_the_step_in_which_tensors_find_their_places_changes_no_plan(void)
+{
+	open_device();
+	uint32_t last = run_steps(20, UINT32_MAX), gathered = lms->learned->gathered;
+	uint64_t planned = lms->learned->active_plan.plan.step_ns, compute = lms->learned->active_plan.compute_ns;
+	close_device();
+	CHECK_LT(last, 20u);
+	open_device();
+	CHECK_EQ(run_steps(20, last), last);
+	CHECK_EQ(lms->learned->gathered, gathered);
+	CHECK_EQ(lms->learned->active_plan.plan.step_ns, planned);
+	CHECK_EQ(lms->learned->active_plan.compute_ns, compute);
+	close_device();
+}
+
+TEST_MAIN(T(test_a_plan_with_places_is_kept_when_ops_take_longer), T(test_the_step_in_which_tensors_find_their_places_changes_no_plan))
