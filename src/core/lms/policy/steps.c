@@ -180,7 +180,7 @@ static void use_times(const hr__learned *learned, hr__record *record)
 	if (!has_times(learned, record) || (hr__record_is_timed(record) && !record->mapped)) return;
 	for (uint32_t i = 0; i < record->ops.count; i++)
 		HR__RECORD_AT(hr__recorded_op, record->ops, i).ns = HR__RECORD_AT(uint64_t, learned->times, i);
-	record->measured = true;
+	record->measured = record->without_marks = true;
 	record->timed = record->intervals.count;
 }
 
