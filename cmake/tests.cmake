@@ -248,7 +248,7 @@ foreach(cost torch.cuda_front=97 lms.lms_fault=64 torch.recompute=54 tools.docum
 		torch.distributed=20 lms.recipe_model=20 lms.fixed=18 fault.fault_memory=17 torch.steady=16 torch.names=16 torch.compile=14 card.card_ops=13
 		card.card_training=12 lms.lms_threads=12 exhaustive.arena_exhaustive=11 fleet.metrics=11 runtime.training_memory=10 oom.situations=9 torch.faults=8
 		oom.oom_verdict=8 model.allocator_model=7 model.threads_model=6 lms.host=5
-		torch.training=48 torch.torchrun=25 cli.plan=32 conformance.tensor=29 runtime.card_programs=28 cli.report=15 cli.outputs=11 profile.page_browser=10)
+		torch.training=48 torch.torchrun=25 cli.plan=32 conformance.tensor=29 cli.report=15 cli.outputs=11 profile.page_browser=10)
 	string(REPLACE "=" ";" cost ${cost})
 	list(GET cost 0 name)
 	list(GET cost 1 seconds)
