@@ -68,6 +68,13 @@ static inline hr_status hr_test_shutdown(void)
 #define HR_TEST_EXIT_SKIPPED 77
 #define HR_TEST_UNUSED __attribute__((unused))
 
+/* Of a function that writes memory of the test which no other thread has yet, byte by byte: ThreadSanitizer leaves it alone, and takes a tenth of the time. */
+#if defined(__clang__)
+#define HR_TEST_PRIVATE __attribute__((no_sanitize("thread")))
+#else
+#define HR_TEST_PRIVATE
+#endif
+
 typedef struct hr_test {
 	const char *name;
 	void (*run)(void);
@@ -263,8 +270,8 @@ HR_TEST_UNUSED static void hr_test_check_bytes(const char *file, int line, const
 	atomic_fetch_add_explicit(&hr_test_state.checks, 1, memory_order_relaxed);
 	const unsigned char *x = a, *y = b;
 	size_t i = 0;
-	while (i < n && x[i] == y[i]) i++;
-	if (i == n) return;
+	if (n == 0 || memcmp(a, b, n) == 0) return; /* a sanitizer looks at the whole range at once, at each read of a loop by itself */
+	while (x[i] == y[i]) i++;
 	char message[768];
 	snprintf(message, sizeof message, "%s\n#   byte %zu of %zu: 0x%02x, 0x%02x", text, i, n, x[i], y[i]);
 	hr_test_fail(file, line, message);

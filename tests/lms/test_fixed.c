@@ -97,11 +97,16 @@ static void *address_of(hr_tensor tensor)
 }
 
 /* Writes contents that differ at every byte; returns the address. */
+HR_TEST_PRIVATE static void make_contents(unsigned char *to, size_t bytes, uint64_t seed)
+{
+	for (size_t i = 0; i < bytes; i++) to[i] = byte_of(seed, i);
+}
+
 static void *fill_on(hr_tensor tensor, uint64_t seed, hr_stream stream)
 {
 	size_t bytes = info_of(tensor).bytes;
 	unsigned char *contents = malloc(bytes);
-	for (size_t i = 0; i < bytes; i++) contents[i] = byte_of(seed, i);
+	make_contents(contents, bytes, seed);
 	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, HR_OVERWRITE, stream));
 	void *at = address_of(tensor);
 	CHECK_STATUS(HR_OK, hr_stream_copy(device, at, contents, bytes, HR_COPY_TO_DEVICE, stream));
@@ -118,9 +123,11 @@ static void *fill(hr_tensor tensor, uint64_t seed)
 
 static bool holds(const unsigned char *contents, size_t bytes, uint64_t seed)
 {
-	for (size_t i = 0; i < bytes; i++)
-		if (contents[i] != byte_of(seed, i)) return false;
-	return true;
+	unsigned char *expected = malloc(bytes);
+	make_contents(expected, bytes, seed);
+	bool same = memcmp(contents, expected, bytes) == 0;
+	free(expected);
+	return same;
 }
 
 /* Checks device memory, pinned or not. */
@@ -786,7 +793,7 @@ static hr_status try_fill(known *of, uint64_t seed)
 	if (of->at && of->fixed) CHECK_EQ(at, of->at);
 	of->at = at;
 	of->written = false;
-	for (size_t i = 0; i < bytes; i++) contents[i] = byte_of(seed, i);
+	make_contents(contents, bytes, seed);
 	status = hr_stream_copy(device, at, contents, bytes, HR_COPY_TO_DEVICE, HR_STREAM_DEFAULT);
 	if (!status) status = hr_stream_synchronize(device, HR_STREAM_DEFAULT);
 	of->seed = seed;

@@ -45,9 +45,9 @@ def skip_without_python_headers():
 
 def environment(**changes):
     """Of a child. Small pages, because the tensors are small. Some virtual machines announce AMX, which oneDNN uses for bfloat16, and do not
-    have it."""
+    have it. Threads of OpenMP sleep when they wait, because other tests use the processors too."""
     result = dict(os.environ, PYTHONPATH=str(ROOT / "python"), HEADROOM_LIBRARY_DIR=str(BUILD), HEADROOM_CUDA="0", HEADROOM_EMULATED="page=64KiB",
-                  ONEDNN_MAX_CPU_ISA="AVX512_CORE", PYTHONDONTWRITEBYTECODE="1")
+                  ONEDNN_MAX_CPU_ISA="AVX512_CORE", OMP_WAIT_POLICY="PASSIVE", PYTHONDONTWRITEBYTECODE="1")
     for name in ("HEADROOM_LMS", "HEADROOM_LIMIT", "HEADROOM_TRACE", "HEADROOM_OOM_REPORT"):
         result.pop(name, None)
     result.update(changes)
