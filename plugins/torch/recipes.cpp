@@ -253,7 +253,7 @@ static bool keep_argument(Recipe &recipe, const c10::IValue &value, KeptArgument
 
 // ---- repeating an op ----
 
-static thread_local bool repeating;
+static __thread bool repeating;
 static thread_local std::string failed_repeat;
 
 bool is_repeating()
@@ -552,7 +552,7 @@ static void end_in_place(PendingRecipe recipe)
 	set_recipe(std::move(recipe), {own}, own->bytes);
 }
 
-void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, const std::vector<Record *> &created)
+void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, c10::ArrayRef<Record *> created)
 {
 	std::vector<Record *> records;
 	uint64_t bytes = 0;
