@@ -20,6 +20,8 @@
 
 namespace headroom {
 
+std::atomic<size_t> pending_collectives{0}; // also those that a thread has taken out to ask them
+
 #ifdef HAVE_WORK
 
 constexpr auto MAX_COLLECTIVE_WAIT = std::chrono::seconds(60);
@@ -35,9 +37,7 @@ struct Pending {
 struct PendingList {
 	std::mutex lock; // never held while a Work is asked: a Work written in Python acquires the GIL
 	std::vector<Pending> works;
-	// Also of works that a thread has taken out to ask them:
-	std::atomic<size_t> count{0};
-	std::atomic<size_t> collectives{0}; // not messages
+	std::atomic<size_t> collectives{0}; // of [pending_collectives], those that are not messages
 };
 
 static PendingList &pending()
@@ -64,7 +64,7 @@ static void release(Pending &entry)
 	entry.work.reset(); // first: what it aborts must not use the tensors later
 	unpin_records(entry.pins.data(), entry.pins.size(), entry.fresh.data(), entry.fresh.size());
 	if (!entry.message) pending().collectives--;
-	pending().count--;
+	pending_collectives--;
 }
 
 // The Work among the results of an op; NULL if there is none. Its type is known by name, because libtorch may be built without torch.distributed.
@@ -83,7 +83,7 @@ bool collective_begin(const std::vector<c10::IValue> &outputs, bool message, std
 	if (pins.empty() && fresh.empty()) return false;
 	auto work = work_of(outputs);
 	if (!work) return false;
-	pending().count++;
+	pending_collectives++;
 	if (!message) pending().collectives++;
 	add_pending({std::move(work), message, std::move(pins), std::move(fresh)});
 	pins.clear();
@@ -94,7 +94,7 @@ bool collective_begin(const std::vector<c10::IValue> &outputs, bool message, std
 bool collectives_release()
 {
 	thread_local bool busy = false; // a Work written in Python may run ops when it is asked
-	if (busy || pending().count.load(std::memory_order_relaxed) == 0) return false;
+	if (busy || pending_collectives.load(std::memory_order_relaxed) == 0) return false;
 	struct Busy {
 		Busy() { busy = true; }
 		~Busy() { busy = false; }

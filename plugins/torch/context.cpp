@@ -22,15 +22,16 @@ bool lms_enabled = false;
 bool verifies = false;
 RecomputeSetting recompute_setting = RECOMPUTE_OFF;
 size_t movable_bytes = DEFAULT_MOVABLE_BYTES;
-thread_local ThreadNames names;
-thread_local hr_allocator failed_allocator;
+__thread ThreadNames thread_names;
+__thread hr_allocator failed_allocator;
 
 // PyTorch names the threads of its backward pass. The threads that a program starts begin with the name of their parent, but are not made by them.
-hr_name ThreadNames::initial_tag()
+void begin_names()
 {
 	static const hr_name gradients = hr_name_intern("gradients");
 	char name[16] = "";
-	return pthread_getname_np(pthread_self(), name, sizeof name) == 0 && strncmp(name, "pt_autograd", 11) == 0 ? gradients : HR_NAME_NONE;
+	bool backward = pthread_getname_np(pthread_self(), name, sizeof name) == 0 && strncmp(name, "pt_autograd", 11) == 0;
+	thread_names = {HR_NAME_NONE, backward ? gradients : HR_NAME_NONE, true};
 }
 
 EngineCall::EngineCall() : swapped(front.captures && front.captures->load(std::memory_order_relaxed) > 0)
@@ -290,9 +291,9 @@ HR_API int headroom_torch_enter(uint64_t module)
 		if (found == modules().scopes.end()) return 2;
 		scope = found->second;
 	}
-	entered.push_back({module, names});
-	names.scope = scope;
-	names.tag = activations;
+	entered.push_back({module, names()});
+	names().scope = scope;
+	names().tag = activations;
 	return entered.size() == 1 && entered.back().before.tag != gradients; // in a backward pass, modules run again for a checkpoint
 }
 
@@ -303,15 +304,15 @@ HR_API void headroom_torch_leave(uint64_t module)
 	static const hr_name activations = hr_name_intern("activations"), inputs = hr_name_intern("inputs");
 	for (bool found = false; !entered.empty() && !found; entered.pop_back()) {
 		found = entered.back().module == module;
-		names = entered.back().before;
-		if (names.tag == inputs) names.tag = activations; // what follows a forward, such as the loss, is part of it
+		names() = entered.back().before;
+		if (names().tag == inputs) names().tag = activations; // what follows a forward, such as the loss, is part of it
 	}
 }
 
 HR_API hr_name headroom_torch_set_tag(hr_name tag)
 {
-	hr_name before = headroom::names.tag;
-	headroom::names.tag = tag;
+	hr_name before = headroom::names().tag;
+	headroom::names().tag = tag;
 	return before;
 }
 

@@ -215,7 +215,7 @@ native::CheckpointDelta pool_restore(Gpu &gpu, const std::shared_ptr<native::All
 
 // ---- shareable blocks ----
 
-extern thread_local int shareable_depth;
+extern __thread int shareable_depth;
 
 // ---- statistics ----
 

@@ -141,8 +141,8 @@ static void *take_segment(Gpu &gpu, PrivatePool &pool, size_t bytes, hr_status *
 	void *address = nullptr;
 	hr_request request = hr_request_of(bytes);
 	request.stream = HR_STREAM_HOST;
-	request.scope = names.scope;
-	request.tag = names.tag;
+	request.scope = names().scope;
+	request.tag = names().tag;
 	if (lms_enabled) {
 		forget_captured_streams(gpu);
 		*status = hr_alloc(gpu.segments, &request, &address);

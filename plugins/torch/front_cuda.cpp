@@ -21,7 +21,7 @@ static std::mutex open_lock;
 static uint64_t limit_setting; // settings.limit, for each GPU
 static std::mutex observer_lock;
 static std::vector<native::OutOfMemoryObserver> observers;
-thread_local int shareable_depth = 0;
+__thread int shareable_depth = 0;
 
 // ---- GPUs ----
 
@@ -220,8 +220,8 @@ static hr_status allocate_main(Gpu &gpu, size_t bytes, hr_stream number, void **
 {
 	hr_request request = hr_request_of(bytes);
 	request.stream = number;
-	request.scope = names.scope;
-	request.tag = names.tag;
+	request.scope = names().scope;
+	request.tag = names().tag;
 	return hr_alloc(gpu.main, &request, address);
 }
 

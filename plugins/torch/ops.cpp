@@ -42,7 +42,12 @@ struct OpInfo {
 	bool only_calls_ops = false;
 	bool has_autocast = false;  // autocast has a kernel for it, which casts the arguments and calls the op again
 	const RepeatableOp *repeatable = nullptr;
-	std::vector<bool> writes;   // for each argument
+	struct Argument {
+		size_t index;
+		hr_access access;
+	};
+	std::vector<Argument> arguments; // those that may have storages
+	size_t argument_count = 0;       // of all
 };
 
 // Arguments that kernels write although their schema does not say so: running statistics of batch norm, the state of cuDNN's dropout, and what the
@@ -84,6 +89,30 @@ static bool is_message(const std::string &name)
 	return name.rfind("c10d::send", 0) == 0 || name.rfind("c10d::recv", 0) == 0;
 }
 
+// Whether an argument of the type may be a tensor or contain one.
+static bool may_have_storage(const c10::Type &type)
+{
+	switch (type.kind()) {
+	case c10::TypeKind::OptionalType:
+	case c10::TypeKind::ListType: return type.containedTypeSize() != 1 || may_have_storage(*type.containedType(0));
+	case c10::TypeKind::IntType:
+	case c10::TypeKind::FloatType:
+	case c10::TypeKind::BoolType:
+	case c10::TypeKind::NumberType:
+	case c10::TypeKind::StringType:
+	case c10::TypeKind::DeviceObjType:
+	case c10::TypeKind::SymIntType:
+	case c10::TypeKind::SymFloatType:
+	case c10::TypeKind::SymBoolType:
+	case c10::TypeKind::ScalarTypeType:
+	case c10::TypeKind::LayoutType:
+	case c10::TypeKind::MemoryFormatType:
+	case c10::TypeKind::GeneratorType:
+	case c10::TypeKind::NoneType: return false;
+	default: return true;
+	}
+}
+
 static OpInfo describe(const c10::FunctionSchema &schema)
 {
 	OpInfo info;
@@ -99,27 +128,14 @@ static OpInfo describe(const c10::FunctionSchema &schema)
 	}
 	for (const c10::Argument &argument : schema.arguments()) {
 		bool write = (argument.alias_info() && argument.alias_info()->isWrite()) || is_hidden_write(argument.name()) || info.collective;
-		info.writes.push_back(write);
+		if (may_have_storage(*argument.type())) info.arguments.push_back({info.argument_count, write ? HR_WRITE : HR_READ});
+		info.argument_count++;
 		writes = writes || write;
 	}
 	info.transparent = !writes && !schema.returns().empty();
 	for (const c10::Argument &result : schema.returns())
 		if (!result.alias_info() || result.alias_info()->isWrite()) info.transparent = false;
 	return info;
-}
-
-// NULL for a range that is not an op. The text of an op's name belongs to its schema, which PyTorch keeps: its address identifies the op, and
-// operator_schema(), which copies the schema, is called once for each op and thread.
-static const OpInfo *op_info(const at::RecordFunction &function)
-{
-	thread_local std::unordered_map<const char *, std::unique_ptr<OpInfo>> known;
-	auto found = known.find(function.name());
-	if (found != known.end()) return found->second.get();
-	auto schema = function.operator_schema();
-	if (!schema) return nullptr;
-	if (is_loop(schema->name()) || (recompute_setting && is_sequence(schema->name()))) return (known[function.name()] = nullptr).get();
-	auto info = std::make_unique<OpInfo>(describe(*schema));
-	return (known[function.name()] = std::move(info)).get();
 }
 
 // ---- the ops that a thread is in ----
@@ -131,6 +147,7 @@ struct Replaced {
 
 struct Frame {
 	bool is_op = false;
+	bool is_named = false; // memory is named after it or an op inside it
 	bool uninitialized = false;
 	bool transparent = false;
 	bool collective = false;
@@ -150,6 +167,7 @@ struct Thread {
 	std::vector<Frame> frames; // [0, depth) are in use; the others keep their memory
 	size_t depth = 0;          // frames
 	size_t ops = 0;            // frames of ops, and sections
+	size_t named = 0;          // frames of ops that are named
 	size_t failures = 0;       // frames of ops whose inputs could not be pinned
 	bool refused = false;      // such an op needed new memory
 	hr_status failure = HR_OK;
@@ -161,27 +179,98 @@ struct Thread {
 	std::vector<Record *> records; // of the op that begins
 	std::vector<hr_access> accesses;
 	std::vector<c10::StorageImpl *> written; // storages without records that it writes
+	std::vector<ThreadNames> nodes; // names before each of the backward nodes that the thread is in
+	std::unordered_map<const char *, std::unique_ptr<OpInfo>> infos; // NULL for an op that is treated as those inside it
+	struct Known {
+		const char *name;
+		const OpInfo *info;
+	};
+	static constexpr size_t KNOWN = 512;
+	std::array<Known, KNOWN> known{}; // the latest of [infos], by a part of the name's address
+	Thread() { frames.reserve(64); } // so that frames seldom move
 };
-static thread_local Thread thread;
 
-static void list_fresh(Record *record)
+// NULL before the thread's first op. A pointer, because each access to a thread_local with a constructor is a call.
+static __thread Thread *own_thread;
+
+static Thread &begin_thread()
+{
+	struct Owner {
+		~Owner() { delete std::exchange(own_thread, nullptr); }
+	};
+	thread_local Owner owner;
+	(void)owner;
+	own_thread = new Thread;
+	return *own_thread;
+}
+
+static inline Thread &this_thread()
+{
+	return own_thread ? *own_thread : begin_thread();
+}
+
+static const OpInfo *find_info(Thread &thread, const at::RecordFunction &function)
+{
+	auto found = thread.infos.find(function.name());
+	if (found != thread.infos.end()) return found->second.get();
+	auto schema = function.operator_schema();
+	if (!schema) return nullptr;
+	std::unique_ptr<OpInfo> info;
+	if (!is_loop(schema->name()) && !(recompute_setting && is_sequence(schema->name()))) info = std::make_unique<OpInfo>(describe(*schema));
+	return (thread.infos[function.name()] = std::move(info)).get();
+}
+
+// NULL for a range that is not an op. The text of an op's name belongs to its schema, which PyTorch keeps: its address identifies the op, and
+// operator_schema(), which copies the schema, is called once for each op and thread.
+static inline const OpInfo *op_info(Thread &thread, const at::RecordFunction &function)
+{
+	const char *name = function.name();
+	auto address = reinterpret_cast<uintptr_t>(name);
+	Thread::Known &known = thread.known[(address >> 4 ^ address >> 13) % Thread::KNOWN];
+	if (known.name == name) return known.info;
+	const OpInfo *info = find_info(thread, function);
+	if (info) known = {name, info};
+	return info;
+}
+
+// Fields of a record that only the thread of its op compares with its own op: no order with other memory is needed.
+template <typename Field, typename Value>
+static inline void set(std::atomic<Field> &field, Value value)
+{
+	field.store(value, std::memory_order_relaxed);
+}
+
+template <typename Field>
+static inline Field get(const std::atomic<Field> &field)
+{
+	return field.load(std::memory_order_relaxed);
+}
+
+static void list_fresh(Thread &thread, Record *record)
 {
 	if (!record->allocation_pin || record->listed.exchange(true)) return;
 	record->references++;
 	thread.fresh.push_back(record);
 }
 
+static void note_used(Record *record)
+{
+	if (!get(record->used)) record->used = true;
+}
+
 void op_allocated(Record *record)
 {
+	Thread &thread = this_thread();
 	if (thread.ops == 0 || is_repeating()) return;
-	list_fresh(record);
-	record->op_writes = true;
-	record->op = thread.op; // its allocation pin lasts at least as long
+	list_fresh(thread, record);
+	set(record->op_writes, true);
+	set(record->op, thread.op); // its allocation pin lasts at least as long
 }
 
 void op_check()
 {
-	if (thread.failures == 0) return;
+	if (!own_thread || own_thread->failures == 0) return;
+	Thread &thread = *own_thread;
 	thread.refused = true;
 	throw_text(thread.failure, thread.failure_text);
 }
@@ -216,15 +305,13 @@ template <typename Visit>
 static void visit_value(const c10::IValue &value, Visit &visit)
 {
 	if (value.isTensor()) visit_tensor(value.toTensor(), visit);
-	else if (value.isTensorList())
-		for (const at::Tensor &tensor : value.toTensorVector()) visit_tensor(tensor, visit);
 	else if (value.isList())
 		for (const c10::IValue &element : value.toListRef()) visit_value(element, visit);
 	else if (value.isTuple())
 		for (const c10::IValue &element : value.toTupleRef().elements()) visit_value(element, visit);
 }
 
-static void add_record(Record *record, hr_access access)
+static void add_record(Thread &thread, Record *record, hr_access access)
 {
 	for (size_t i = 0; i < thread.records.size(); i++) {
 		if (thread.records[i] != record) continue;
@@ -235,25 +322,37 @@ static void add_record(Record *record, hr_access access)
 	thread.accesses.push_back(access);
 }
 
-static void collect(const at::RecordFunction &function, const OpInfo &info)
+static void collect(Thread &thread, const at::RecordFunction &function, const OpInfo &info)
 {
 	thread.records.clear();
 	thread.accesses.clear();
 	thread.written.clear();
+	hr_access access = HR_READ;
+	auto visit = [&](const at::Tensor &tensor) {
+		c10::StorageImpl *storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+		Record *record = record_of(storage);
+		if (record) add_record(thread, record, access);
+		else if (access == HR_WRITE && recompute_setting) thread.written.push_back(storage);
+	};
+	auto visit_input = [&](const c10::IValue &input) {
+		visit_value(input, visit);
+		if (!input.isStorage()) return;
+		Record *record = record_of(input.toStorage().unsafeGetStorageImpl());
+		if (record) add_record(thread, record, access);
+	};
 	auto inputs = function.inputs();
-	for (size_t i = 0; i < inputs.size(); i++) {
-		hr_access access = i < info.writes.size() && info.writes[i] ? HR_WRITE : HR_READ;
-		auto visit = [&](const at::Tensor &tensor) {
-			c10::StorageImpl *storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-			Record *record = record_of(storage);
-			if (record) add_record(record, access);
-			else if (access == HR_WRITE && recompute_setting) thread.written.push_back(storage);
-		};
-		visit_value(inputs[i], visit);
-		if (inputs[i].isStorage()) {
-			Record *record = record_of(inputs[i].toStorage().unsafeGetStorageImpl());
-			if (record) add_record(record, access);
+	if (inputs.size() == info.argument_count) {
+		for (const OpInfo::Argument &argument : info.arguments) {
+			access = argument.access;
+			visit_input(inputs[argument.index]);
 		}
+		return;
+	}
+	for (size_t i = 0; i < inputs.size(); i++) { // the inputs of TorchScript's interpreter are its whole stack
+		access = HR_READ;
+		for (const OpInfo::Argument &argument : info.arguments)
+			if (argument.index == i) access = argument.access;
+		visit_input(inputs[i]);
 	}
 }
 
@@ -275,7 +374,7 @@ static void replace_storage(c10::TensorImpl *tensor, const c10::Storage &storage
 }
 
 // From now on the op's allocations throw.
-static void begin_failure(hr_status status)
+static void begin_failure(Thread &thread, hr_status status)
 {
 	if (thread.failures++ > 0) return;
 	thread.failure = status;
@@ -291,10 +390,10 @@ int64_t ops_on_host()
 
 // Pins those of [records] that fit, one by one. The others stay evicted, and the op uses their host copies, which the device can access: slowly. An op that
 // needs new memory fails, because its allocation throws. False if the contents of one cannot be used where they are.
-static bool run_on_host(Frame &frame, const std::vector<Record *> &records, const std::vector<hr_access> &accesses, hr_status status)
+static bool run_on_host(Thread &thread, Frame &frame, const std::vector<Record *> &records, const std::vector<hr_access> &accesses, hr_status status)
 {
 	if (!front.rests_on_copy || status != HR_OUT_OF_MEMORY || verifies) return false;
-	begin_failure(status); // the message of the whole op
+	begin_failure(thread, status); // the message of the whole op
 	frame.on_host = true;
 	for (size_t i = 0; i < records.size(); i++) {
 		Record *record = records[i];
@@ -302,17 +401,17 @@ static bool run_on_host(Frame &frame, const std::vector<Record *> &records, cons
 		// A plan may have restored it meanwhile.
 		if (!pinned && !begin_on_host(record) && !(pinned = pin_records(&record, &accesses[i], 1) == HR_OK)) return false;
 		(pinned ? thread.pinned : frame.host_copies).push_back(record);
-		record->op_writes = !pinned || accesses[i] != HR_READ;
-		record->op = thread.op; // ops inside this one do not pin it again
+		set(record->op_writes, !pinned || accesses[i] != HR_READ);
+		set(record->op, thread.op); // ops inside this one do not pin it again
 	}
 	return true;
 }
 
-static void end_host_run(Frame &frame)
+static void end_host_run(Thread &thread, Frame &frame)
 {
 	for (Record *record : frame.host_copies) {
 		if (front.synchronize) front.synchronize(record->device); // a restore reads what the op may have written
-		record->op = 0;
+		set(record->op, uint64_t(0));
 		end_on_host(record);
 	}
 	frame.host_copies.clear();
@@ -322,9 +421,9 @@ static void end_host_run(Frame &frame)
 	thread.refused = false;
 }
 
-static void fail_op(Frame &frame, const at::RecordFunction &function, hr_status status)
+static void fail_op(Thread &thread, Frame &frame, const at::RecordFunction &function, hr_status status)
 {
-	begin_failure(status);
+	begin_failure(thread, status);
 	frame.failed = true;
 	auto visit = [&](const at::Tensor &tensor) {
 		c10::TensorImpl *impl = tensor.unsafeGetTensorImpl();
@@ -336,7 +435,7 @@ static void fail_op(Frame &frame, const at::RecordFunction &function, hr_status 
 	for (const c10::IValue &input : function.inputs()) visit_value(input, visit);
 }
 
-static void end_failure(Frame &frame)
+static void end_failure(Thread &thread, Frame &frame)
 {
 	for (auto last = frame.replaced.rbegin(); last != frame.replaced.rend(); ++last) replace_storage(last->tensor.get(), last->storage);
 	frame.replaced.clear();
@@ -347,15 +446,15 @@ static void end_failure(Frame &frame)
 // ---- the callbacks ----
 
 // Leaves what the outermost op has not pinned yet, or not for writing.
-static void skip_pinned()
+static void skip_pinned(Thread &thread)
 {
 	size_t left = 0;
 	for (size_t i = 0; i < thread.records.size(); i++) {
 		Record *record = thread.records[i];
 		bool write = thread.accesses[i] == HR_WRITE;
 		// What an op around this one uses on the host cannot be pinned, and has no recipe any more.
-		bool tells = record->in_recipe && thread.failures == 0;
-		if (record->op == thread.op && (!write || (record->op_writes && !tells))) continue;
+		bool tells = get(record->in_recipe) && thread.failures == 0;
+		if (get(record->op) == thread.op && (!write || (get(record->op_writes) && !tells))) continue;
 		thread.records[left] = record;
 		thread.accesses[left++] = thread.accesses[i];
 	}
@@ -366,6 +465,7 @@ static void skip_pinned()
 // Whether an op of the calling thread that uses [records] is captured into a graph.
 static bool is_captured(const std::vector<Record *> &records)
 {
+	if (!front.captures || front.captures->load(std::memory_order_acquire) == 0) return false;
 	c10::DeviceIndex last = -1;
 	for (const Record *record : records) {
 		if (record->device == last) continue;
@@ -376,26 +476,26 @@ static bool is_captured(const std::vector<Record *> &records)
 }
 
 // Of an op that is captured into a graph, which uses them at their present address whenever it is replayed.
-static void keep_inputs(Frame &frame, const at::RecordFunction &function)
+static void keep_inputs(Thread &thread, Frame &frame, const at::RecordFunction &function)
 {
 	std::vector<Record *> records = std::move(thread.records); // keeping them may run other ops on this thread
 	hr_status status = keep_records(records.data(), records.size());
-	if (status) fail_op(frame, function, status);
+	if (status) fail_op(thread, frame, function, status);
 }
 
-static void pin_inputs(Frame &frame, const at::RecordFunction &function, const OpInfo &info)
+static void pin_inputs(Thread &thread, Frame &frame, const at::RecordFunction &function, const OpInfo &info)
 {
-	collect(function, info);
+	collect(thread, function, info);
 	for (Record *record : thread.records) {
-		record->used = true;
-		list_fresh(record);
+		note_used(record);
+		list_fresh(thread, record);
 	}
 	for (c10::StorageImpl *storage : thread.written) {
 		hr_status status = end_recipes_of(storage);
-		if (status) return fail_op(frame, function, status);
+		if (status) return fail_op(thread, frame, function, status);
 	}
-	if (is_captured(thread.records)) return keep_inputs(frame, function);
-	if (!info.collective) skip_pinned(); // a collective's pins are its own
+	if (is_captured(thread.records)) return keep_inputs(thread, frame, function);
+	if (!info.collective) skip_pinned(thread); // a collective's pins are its own
 	if (thread.records.empty()) return;
 	// Waiting for a collective may run other ops on this thread, which use the lists.
 	std::vector<Record *> records = std::move(thread.records);
@@ -403,50 +503,62 @@ static void pin_inputs(Frame &frame, const at::RecordFunction &function, const O
 	hr_status status = pin_records(records.data(), accesses.data(), records.size());
 	for (size_t i = 0; i < records.size() && !status; i++) {
 		thread.pinned.push_back(records[i]);
-		records[i]->op_writes = accesses[i] != HR_READ;
-		records[i]->op = thread.op;
-		if (accesses[i] == HR_WRITE) records[i]->written = thread.op;
+		set(records[i]->op_writes, accesses[i] != HR_READ);
+		set(records[i]->op, thread.op);
+		if (accesses[i] == HR_WRITE) set(records[i]->written, thread.op);
 	}
-	if (status && !run_on_host(frame, records, accesses, status)) fail_op(frame, function, status);
+	if (status && !run_on_host(thread, frame, records, accesses, status)) fail_op(thread, frame, function, status);
 	thread.records = std::move(records); // keeps their memory
 	thread.accesses = std::move(accesses);
 }
 
-static void adopt_outputs(const Frame &frame, const at::RecordFunction &function)
+// Whether an op has written to the record that the calling thread's outermost op has pinned, so that its recipe does not compute it.
+static bool loses_recipe(const Thread &thread, const Record *record)
 {
+	return get(record->in_recipe) && get(record->op) == thread.op && get(record->op_writes);
+}
+
+// Whether a result may lose its recipe.
+static bool adopt_outputs(Thread &thread, const Frame &frame, const at::RecordFunction &function)
+{
+	bool any = false;
 	auto visit = [&](const at::Tensor &tensor) {
 		Record *record = record_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
 		if (!record) return;
-		if (!frame.uninitialized && !frame.transparent) record->used = true;
-		list_fresh(record);
+		if (!frame.uninitialized && !frame.transparent) note_used(record);
+		list_fresh(thread, record);
+		any = any || loses_recipe(thread, record);
 	};
 	for (const c10::IValue &output : function.outputs()) visit_value(output, visit);
+	return any;
 }
 
 // ---- recipes ----
 
 // Results of the backward pass and of optimizers are used once, soon.
-static bool may_be_repeated(const OpInfo &info, const Frame &frame)
+static bool may_be_repeated(const Thread &thread, const OpInfo &info, const Frame &frame)
 {
 	static const hr_name gradients = hr_name_intern("gradients"), optimizer = hr_name_intern("optimizer");
-	return info.repeatable && !frame.results_are_last && thread.failures == 0 && names.tag != gradients && names.tag != optimizer;
+	if (!info.repeatable || frame.results_are_last || thread.failures) return false;
+	hr_name tag = names().tag;
+	return tag != gradients && tag != optimizer;
 }
 
 // Before the op is pinned, because the engine then knows whether it can be planned as a part of the op that made its argument.
-static void hold(Frame &frame, const OpInfo &info, const at::RecordFunction &function)
+static void hold(Thread &thread, Frame &frame, const OpInfo &info, const at::RecordFunction &function)
 {
-	if (info.repeatable && info.repeatable->in_place && may_be_repeated(info, frame))
-		frame.held = hold_recipe(*info.repeatable, thread.ops ? thread.op : 0, function.inputs());
+	if (info.repeatable->in_place) frame.held = hold_recipe(*info.repeatable, thread.ops ? thread.op : 0, function.inputs());
 }
 
-static void begin_recipes(Frame &frame, const OpInfo &info, const at::RecordFunction &function)
+static void begin_recipes(Thread &thread, Frame &frame, const OpInfo &info, const at::RecordFunction &function)
 {
-	bool may = may_be_repeated(info, frame) && (!info.repeatable->in_place || frame.held || thread.ops == 1); // an op around this one may write more
+	bool may = thread.failures == 0 && (!info.repeatable->in_place || frame.held || thread.ops == 1); // an op around this one may write more
 	if (may) frame.recipe = begin_recipe(*info.repeatable, thread.op, function.inputs(), frame.held);
 	if (!frame.recipe && frame.held) unhold_recipe(std::exchange(frame.held, nullptr));
 }
 
-static void end_recipes(Frame &frame, const at::RecordFunction &function)
+// [loses]: what adopt_outputs returned.
+static void end_recipes(Thread &thread, Frame &frame, const at::RecordFunction &function, bool loses)
 {
 	if (thread.failures) { // pins for writing have ended the recipes
 		frame.recipe.reset();
@@ -459,14 +571,13 @@ static void end_recipes(Frame &frame, const at::RecordFunction &function)
 	}
 	frame.held = nullptr;
 	if (frame.recipe) {
-		std::vector<Record *> created(thread.fresh.begin() + static_cast<ptrdiff_t>(frame.first_fresh), thread.fresh.end());
-		end_recipe(std::move(frame.recipe), function.outputs(), created);
-		return;
+		c10::ArrayRef<Record *> created(thread.fresh.data() + frame.first_fresh, thread.fresh.size() - frame.first_fresh);
+		return end_recipe(std::move(frame.recipe), function.outputs(), created);
 	}
-	if (frame.results_are_last) return;
-	auto visit = [](const at::Tensor &tensor) {
+	if (frame.results_are_last || !loses) return;
+	auto visit = [&](const at::Tensor &tensor) {
 		Record *record = record_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
-		if (record && record->op == thread.op && record->op_writes) forget_recipe(record);
+		if (record && loses_recipe(thread, record)) forget_recipe(record);
 	};
 	for (const c10::IValue &output : function.outputs()) visit_value(output, visit);
 }
@@ -491,7 +602,7 @@ static ForwardScopes &forward_scopes()
 	return *scopes;
 }
 
-static Frame &push_frame()
+static Frame &push_frame(Thread &thread)
 {
 	if (thread.depth == thread.frames.size()) thread.frames.emplace_back();
 	Frame &frame = thread.frames[thread.depth++];
@@ -499,14 +610,14 @@ static Frame &push_frame()
 	return frame;
 }
 
-static void begin_outermost()
+static void begin_outermost(Thread &thread)
 {
 	static std::atomic<uint64_t> numbers{0};
 	thread.op = ++numbers;
 	hr_pin_group_begin();
 }
 
-static void end_outermost()
+static void end_outermost(Thread &thread)
 {
 	unpin_records(thread.pinned.data(), thread.pinned.size(), thread.fresh.data(), thread.fresh.size());
 	thread.pinned.clear();
@@ -516,9 +627,10 @@ static void end_outermost()
 
 static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &function)
 {
-	collectives_release(); // may run other ops on this thread
-	Frame &frame = push_frame();
-	const OpInfo *info = op_info(function);
+	if (pending_collectives.load(std::memory_order_relaxed)) collectives_release(); // may run other ops on this thread
+	Thread &thread = this_thread();
+	Frame &frame = push_frame(thread);
+	const OpInfo *info = op_info(thread, function);
 	if (!info || (info->has_autocast && is_autocast())) return nullptr;
 	frame.is_op = true;
 	frame.collective = info->collective;
@@ -528,24 +640,29 @@ static std::unique_ptr<at::ObserverContext> start_op(const at::RecordFunction &f
 	frame.uninitialized = info->uninitialized;
 	frame.transparent = info->transparent;
 	// Memory is named after the innermost op that does more than allocate.
-	frame.outer_name = hr_op_set(info->name);
-	if (info->uninitialized && frame.outer_name != HR_NAME_NONE) hr_op_set(frame.outer_name);
+	frame.is_named = !info->uninitialized || thread.named == 0;
+	if (frame.is_named) {
+		thread.named++;
+		frame.outer_name = hr_op_set(info->name);
+		if (info->uninitialized && frame.outer_name != HR_NAME_NONE) hr_op_set(frame.outer_name);
+	}
 	frame.results_are_last = info->transparent || info->only_calls_ops;
-	if (recompute_setting) hold(frame, *info, function);
-	if (thread.ops++ == 0 && lms_enabled) begin_outermost();
-	if (function.seqNr() >= 0 && names.scope != HR_NAME_NONE) forward_scopes().set(function.seqNr(), names.scope);
-	if (lms_enabled && !info->transparent) pin_inputs(frame, function, *info);
-	if (recompute_setting) begin_recipes(frame, *info, function);
+	bool repeats = recompute_setting && may_be_repeated(thread, *info, frame);
+	if (repeats) hold(thread, frame, *info, function);
+	if (thread.ops++ == 0 && lms_enabled) begin_outermost(thread);
+	if (function.seqNr() >= 0 && names().scope != HR_NAME_NONE) forward_scopes().set(function.seqNr(), names().scope);
+	if (lms_enabled && !info->transparent) pin_inputs(thread, frame, function, *info);
+	if (repeats) begin_recipes(thread, frame, *info, function);
 	return nullptr;
 }
 
 // The pins of a collective end with its Work, not with the outermost op.
-static void end_collective(Frame &frame, const at::RecordFunction &function)
+static void end_collective(Thread &thread, Frame &frame, const at::RecordFunction &function)
 {
 	std::vector<Record *> pinned(thread.pinned.begin() + static_cast<ptrdiff_t>(frame.first_pinned), thread.pinned.end());
 	std::vector<Record *> created(thread.fresh.begin() + static_cast<ptrdiff_t>(frame.first_fresh), thread.fresh.end());
-	for (Record *record : pinned) record->op = 0;
-	for (Record *record : created) record->op = 0;
+	for (Record *record : pinned) set(record->op, uint64_t(0));
+	for (Record *record : created) set(record->op, uint64_t(0));
 	if (is_captured(pinned) || is_captured(created)) return; // it is complete when the graph is replayed, and its records are kept
 	if (!collective_begin(function.outputs(), frame.message, pinned, created)) return;
 	thread.pinned.resize(frame.first_pinned);
@@ -554,29 +671,34 @@ static void end_collective(Frame &frame, const at::RecordFunction &function)
 
 static void end_op(const at::RecordFunction &function, at::ObserverContext *)
 {
+	Thread &thread = this_thread();
 	Frame &frame = thread.frames[--thread.depth];
 	if (!frame.is_op) return;
 	if (lms_enabled) {
-		adopt_outputs(frame, function);
-		if (recompute_setting) end_recipes(frame, function);
-		if (frame.collective) end_collective(frame, function);
-		if (frame.on_host) end_host_run(frame);
-		if (frame.failed) end_failure(frame);
+		bool loses = adopt_outputs(thread, frame, function);
+		if (recompute_setting) end_recipes(thread, frame, function, loses);
+		if (frame.collective) end_collective(thread, frame, function);
+		if (frame.on_host) end_host_run(thread, frame);
+		if (frame.failed) end_failure(thread, frame);
 	}
-	hr_op_set(frame.outer_name);
-	if (--thread.ops == 0 && lms_enabled) end_outermost();
+	if (frame.is_named) {
+		hr_op_set(frame.outer_name);
+		thread.named--;
+	}
+	if (--thread.ops == 0 && lms_enabled) end_outermost(thread);
 }
 
 // ---- sections ----
 
 void section_begin(const std::vector<at::Tensor> &arguments)
 {
-	if (thread.ops++ == 0) begin_outermost();
+	Thread &thread = this_thread();
+	if (thread.ops++ == 0) begin_outermost(thread);
 	thread.records.clear();
 	thread.accesses.clear();
 	auto visit = [&](const at::Tensor &tensor) {
 		Record *record = record_of(tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl());
-		if (record) add_record(record, HR_WRITE);
+		if (record) add_record(thread, record, HR_WRITE);
 	};
 	for (const at::Tensor &tensor : arguments) visit_tensor(tensor, visit);
 	hr_status status = thread.records.empty() ? HR_OK : pin_records(thread.records.data(), thread.accesses.data(), thread.records.size());
@@ -584,18 +706,19 @@ void section_begin(const std::vector<at::Tensor> &arguments)
 	if (!status && is_captured(pinned) && (status = keep_records(pinned.data(), pinned.size()))) unpin_records(pinned.data(), pinned.size());
 	if (status) {
 		std::string text = failure_text(status);
-		if (--thread.ops == 0) end_outermost();
+		if (--thread.ops == 0) end_outermost(thread);
 		throw_text(status, text);
 	}
 	for (Record *record : pinned) {
-		record->used = true;
-		list_fresh(record);
+		note_used(record);
+		list_fresh(thread, record);
 	}
 	thread.sections.push_back(std::move(pinned));
 }
 
 void keep_in_use()
 {
+	Thread &thread = this_thread();
 	std::vector<Record *> records = thread.pinned;
 	records.insert(records.end(), thread.fresh.begin(), thread.fresh.end());
 	for (const auto &section : thread.sections) records.insert(records.end(), section.begin(), section.end());
@@ -605,19 +728,21 @@ void keep_in_use()
 
 void section_end()
 {
+	Thread &thread = this_thread();
 	TORCH_CHECK(!thread.sections.empty(), "headroom: a section ends that this thread did not begin");
 	std::vector<Record *> pinned = std::move(thread.sections.back());
 	thread.sections.pop_back();
 	bool outermost = --thread.ops == 0;
 	if (outermost) thread.pinned.insert(thread.pinned.end(), pinned.begin(), pinned.end());
 	else unpin_records(pinned.data(), pinned.size());
-	if (outermost) end_outermost();
+	if (outermost) end_outermost(thread);
 }
 
 // gloo runs a collective on a thread of its own, and copies tensors there with ops and without. The range that it opens for profilers encloses them.
 static std::unique_ptr<at::ObserverContext> start_user_range(const at::RecordFunction &function)
 {
 	struct Section final : at::ObserverContext {};
+	Thread &thread = this_thread();
 	if (thread.ops || thread.depth || strncmp(function.name(), "gloo:", 5) != 0) return nullptr;
 	section_begin({});
 	return std::make_unique<Section>();
@@ -625,31 +750,30 @@ static std::unique_ptr<at::ObserverContext> start_user_range(const at::RecordFun
 
 static void end_user_range(const at::RecordFunction &, at::ObserverContext *context)
 {
-	if (context && !thread.sections.empty()) section_end();
+	if (context && !this_thread().sections.empty()) section_end();
 }
 
 // ---- backward nodes: names only ----
 
-struct NodeContext final : at::ObserverContext {
-	ThreadNames before;
-};
-
 static std::unique_ptr<at::ObserverContext> start_node(const at::RecordFunction &function)
 {
 	static const hr_name gradients = hr_name_intern("gradients");
-	auto context = std::make_unique<NodeContext>();
-	context->before = names;
-	names.tag = gradients;
+	ThreadNames &now = names();
+	this_thread().nodes.push_back(now);
+	now.tag = gradients;
 	if (function.seqNr() >= 0) {
 		hr_name scope = forward_scopes().get(function.seqNr());
-		if (scope != HR_NAME_NONE) names.scope = scope;
+		if (scope != HR_NAME_NONE) now.scope = scope;
 	}
-	return context;
+	return nullptr;
 }
 
-static void end_node(const at::RecordFunction &, at::ObserverContext *context)
+static void end_node(const at::RecordFunction &, at::ObserverContext *)
 {
-	if (context) names = static_cast<NodeContext *>(context)->before;
+	Thread &thread = this_thread();
+	if (thread.nodes.empty()) return;
+	names() = thread.nodes.back();
+	thread.nodes.pop_back();
 }
 
 // Registered once, because PyTorch allows that only while a program starts.

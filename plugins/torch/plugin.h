@@ -123,15 +123,21 @@ hr_status open_another(hr_device device, hr_allocator *out);
 
 // ---- the calling thread ----
 
+// Variables of threads are __thread, which needs no call to initialize them at each access. Every op and allocation reads these.
 struct ThreadNames {
-	hr_name scope = HR_NAME_NONE;
-	hr_name tag = initial_tag();
-	static hr_name initial_tag(); // "gradients" on the threads of the backward pass of a GPU
+	hr_name scope, tag;
+	bool known; // the thread has its first tag: "gradients" on the threads of the backward pass of a GPU
 };
-extern thread_local ThreadNames names;
+extern __thread ThreadNames thread_names;
+void begin_names();
+inline ThreadNames &names()
+{
+	if (!thread_names.known) begin_names();
+	return thread_names;
+}
 
 // The allocator of the thread's last call that failed, whose memory an out-of-memory message describes.
-extern thread_local hr_allocator failed_allocator;
+extern __thread hr_allocator failed_allocator;
 
 // Throws c10::OutOfMemoryError, or c10::Error for another status, with the text of the thread's last failed call.
 [[noreturn]] void throw_status(hr_status status);
@@ -147,7 +153,8 @@ struct Record {
 	void *rest = nullptr;     // an address without access: its own for life, because programs tell storages apart by their address
 	size_t bytes = 0;
 	// The storage of the DataPtr, once adopted; a weak reference. Counted by hand: a strong one, even for a moment, may acquire Python's GIL.
-	c10::StorageImpl *storage = nullptr;
+	// Written under the lock in records.cpp, as what follows [in_recipe].
+	std::atomic<c10::StorageImpl *> storage{nullptr};
 	std::atomic<int> references{1};
 	std::atomic<bool> allocation_pin{false};
 	std::atomic<bool> used{false};   // an op has read or written its contents
@@ -249,7 +256,7 @@ void unhold_recipe(Record *record);
 // The op begins, and its arguments are pinned. [held]: what hold_recipe returned. NULL if an argument cannot be kept.
 PendingRecipe begin_recipe(const RepeatableOp &op, uint64_t outermost_op, c10::ArrayRef<const c10::IValue> arguments, Record *held);
 // It has ended. [created]: the records that it created.
-void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, const std::vector<Record *> &created);
+void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, c10::ArrayRef<Record *> created);
 // A resident record gets contents that its recipe does not compute.
 void forget_recipe(Record *record);
 // An op is about to write to a storage that is not a record's: ends the recipes that depend on it, and recomputes what they dropped.
@@ -285,6 +292,8 @@ void keep_in_use();
 // If [outputs] of an op have a Work that is not complete, takes over one pin of each of [pins] and the records [fresh], with their references, until it
 // is; both are then empty. [message]: the op is a send or a receive.
 bool collective_begin(const std::vector<c10::IValue> &outputs, bool message, std::vector<Record *> &pins, std::vector<Record *> &fresh);
+// Works that are not known to be complete.
+extern std::atomic<size_t> pending_collectives;
 // Unpins the records of complete collectives; true if there were any.
 bool collectives_release();
 // Called when memory is short: waits until a collective is complete. False if none is pending, or none completes.

@@ -135,20 +135,21 @@ constexpr int KEPT = -1, OWN = -2;
 struct KeptTensor {
 	int input = KEPT; // index of the recipe's input; KEPT: [tensor] is it; OWN: it is the output, which the op changes
 	at::Tensor tensor; // without its part of the autograd graph
-	std::vector<int64_t> sizes, strides;
+	c10::SmallVector<int64_t, 8> sizes_and_strides;
 	int64_t offset = 0; // in elements
 	caffe2::TypeMeta type;
 	size_t storage_bytes = 0;
 };
 
-enum class Slot { VALUE, TENSOR, TENSORS, OPTIONAL_TENSORS };
+enum class Slot : uint8_t { VALUE, TENSOR, TENSORS, OPTIONAL_TENSORS };
 
 struct KeptArgument {
-	Slot slot = Slot::VALUE;
 	c10::IValue value;
-	std::vector<KeptTensor> tensors;
+	Slot slot = Slot::VALUE;
+	uint32_t first = 0, count = 0; // of the recipe's tensors
 };
 
+// Each op that can be repeated makes one, so it seldom needs more memory than the object.
 struct Recipe {
 	explicit Recipe(const RepeatableOp &repeatable) : op(repeatable) {}
 	~Recipe()
@@ -158,13 +159,14 @@ struct Recipe {
 
 	const RepeatableOp &op;
 	c10::DeviceIndex device = -1; // of all its tensors; -1: not known yet
-	std::vector<KeptArgument> arguments;
-	std::vector<Record *> records; // of the inputs, with a reference each
-	std::vector<hr_tensor> inputs;
-	std::vector<uint64_t> sources; // addresses of the storages of kept tensors
+	c10::SmallVector<KeptArgument, 10> arguments;
+	c10::SmallVector<KeptTensor, 3> tensors;
+	c10::SmallVector<Record *, 4> records; // of the inputs, with a reference each
+	c10::SmallVector<hr_tensor, 4> inputs;
+	c10::SmallVector<uint64_t, 6> sources; // addresses of the storages of kept tensors
 	at::Tensor generator_state; // undefined: the op draws no numbers
-	std::vector<size_t> results; // the op's results that are the recipe's outputs
-	std::vector<hr_tensor> outputs;
+	c10::SmallVector<size_t, 4> results; // the op's results that are the recipe's outputs
+	c10::SmallVector<hr_tensor, 4> outputs;
 	Record *own = nullptr; // of the storage that an op in place changes; only while it runs the first time
 	bool extends = false;  // the recipe of that storage
 };
@@ -216,8 +218,8 @@ static bool keep_tensor(Recipe &recipe, const at::Tensor &tensor, KeptTensor &ke
 	}
 	if (record->kept) return false; // its address has left PyTorch, so it may be written without an op
 	kept.input = record == recipe.own ? OWN : add_input(recipe, record);
-	kept.sizes = tensor.sizes().vec();
-	kept.strides = tensor.strides().vec();
+	kept.sizes_and_strides.append(tensor.sizes().begin(), tensor.sizes().end());
+	kept.sizes_and_strides.append(tensor.strides().begin(), tensor.strides().end());
 	kept.offset = tensor.storage_offset();
 	kept.type = tensor.dtype();
 	kept.storage_bytes = storage->nbytes();
@@ -226,21 +228,22 @@ static bool keep_tensor(Recipe &recipe, const at::Tensor &tensor, KeptTensor &ke
 
 static bool keep_argument(Recipe &recipe, const c10::IValue &value, KeptArgument &kept)
 {
+	kept.first = static_cast<uint32_t>(recipe.tensors.size());
 	auto add = [&](const at::Tensor &tensor) {
-		kept.tensors.emplace_back();
-		return keep_tensor(recipe, tensor, kept.tensors.back());
+		kept.count++;
+		return keep_tensor(recipe, tensor, recipe.tensors.emplace_back());
 	};
 	if (value.isTensor()) {
 		kept.slot = Slot::TENSOR;
 		return add(value.toTensor());
 	}
-	if (value.isTensorList()) {
+	if (value.isList() && value.isTensorList()) {
 		kept.slot = Slot::TENSORS;
-		for (const at::Tensor &tensor : value.toTensorVector())
-			if (!add(tensor)) return false;
+		for (const c10::IValue &tensor : value.toListRef())
+			if (!add(tensor.toTensor())) return false;
 		return true;
 	}
-	if (value.isOptionalTensorList()) {
+	if (value.isList() && value.isOptionalTensorList()) {
 		kept.slot = Slot::OPTIONAL_TENSORS;
 		for (const std::optional<at::Tensor> &tensor : value.toOptionalTensorVector())
 			if (!add(tensor ? *tensor : at::Tensor())) return false;
@@ -253,7 +256,7 @@ static bool keep_argument(Recipe &recipe, const c10::IValue &value, KeptArgument
 
 // ---- repeating an op ----
 
-static thread_local bool repeating;
+static __thread bool repeating;
 static thread_local std::string failed_repeat;
 
 bool is_repeating()
@@ -271,7 +274,9 @@ static at::Tensor tensor_at(const KeptTensor &kept, void *address, c10::Device d
 	c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), kept.storage_bytes, c10::DataPtr(address, device), nullptr, false));
 	c10::DispatchKey key = front.type == c10::DeviceType::CPU ? c10::DispatchKey::CPU : c10::DispatchKey::CUDA;
 	at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), kept.type);
-	tensor.unsafeGetTensorImpl()->set_sizes_and_strides(kept.sizes, kept.strides, kept.offset);
+	size_t dimensions = kept.sizes_and_strides.size() / 2;
+	c10::ArrayRef<int64_t> both(kept.sizes_and_strides);
+	tensor.unsafeGetTensorImpl()->set_sizes_and_strides(both.slice(0, dimensions), both.slice(dimensions), kept.offset);
 	return tensor;
 }
 
@@ -281,20 +286,21 @@ static at::Tensor tensor_of(const KeptTensor &kept, const std::vector<void *> &a
 	return tensor_at(kept, kept.input == OWN ? addresses.back() : addresses[static_cast<size_t>(kept.input)], device);
 }
 
-static c10::IValue value_of(const KeptArgument &kept, const std::vector<void *> &addresses, c10::Device device)
+static c10::IValue value_of(const Recipe &recipe, const KeptArgument &kept, const std::vector<void *> &addresses, c10::Device device)
 {
+	c10::ArrayRef<KeptTensor> tensors(recipe.tensors.data() + kept.first, kept.count);
 	switch (kept.slot) {
 	case Slot::VALUE: return kept.value;
-	case Slot::TENSOR: return tensor_of(kept.tensors[0], addresses, device);
+	case Slot::TENSOR: return tensor_of(tensors[0], addresses, device);
 	case Slot::TENSORS: {
 		c10::List<at::Tensor> list;
-		for (const KeptTensor &tensor : kept.tensors) list.push_back(tensor_of(tensor, addresses, device));
+		for (const KeptTensor &tensor : tensors) list.push_back(tensor_of(tensor, addresses, device));
 		return list;
 	}
 	case Slot::OPTIONAL_TENSORS: break;
 	}
 	c10::List<std::optional<at::Tensor>> list;
-	for (const KeptTensor &one : kept.tensors) {
+	for (const KeptTensor &one : tensors) {
 		at::Tensor tensor = tensor_of(one, addresses, device);
 		list.push_back(tensor.defined() ? std::optional<at::Tensor>(tensor) : std::nullopt);
 	}
@@ -370,7 +376,7 @@ static hr_status repeat_op(const Recipe &recipe, const hr_recompute &call)
 	c10::OptionalStreamGuard stream;
 	use_stream(call.stream, recipe.device, stream);
 	c10::Stack stack;
-	for (const KeptArgument &argument : recipe.arguments) stack.push_back(value_of(argument, addresses, device_at(recipe.device)));
+	for (const KeptArgument &argument : recipe.arguments) stack.push_back(value_of(recipe, argument, addresses, device_at(recipe.device)));
 	run_op(recipe, stack);
 	for (size_t i = 0; i < call.output_count && !status && !recipe.op.in_place; i++)
 		if (call.outputs[i].id) status = hand_over(call.outputs[i], stack[recipe.results[i]].toTensor());
@@ -517,12 +523,11 @@ static uint64_t cost_of(const Recipe &recipe, uint64_t result_bytes)
 	if (recompute_setting == RECOMPUTE_ALWAYS) return 1;
 	if (recipe.op.is_product) return 0;
 	uint64_t bytes = result_bytes;
-	for (const KeptArgument &argument : recipe.arguments)
-		for (const KeptTensor &tensor : argument.tensors) bytes += tensor.storage_bytes;
+	for (const KeptTensor &tensor : recipe.tensors) bytes += tensor.storage_bytes;
 	return LAUNCH_NS + bytes / (front.type == c10::DeviceType::CPU ? CPU_BYTES_PER_NS : CUDA_BYTES_PER_NS);
 }
 
-static void set_recipe(PendingRecipe recipe, const std::vector<Record *> &records, uint64_t bytes)
+static void set_recipe(PendingRecipe recipe, c10::ArrayRef<Record *> records, uint64_t bytes)
 {
 	hr_recipe description;
 	hr_recipe_init(&description);
@@ -552,9 +557,9 @@ static void end_in_place(PendingRecipe recipe)
 	set_recipe(std::move(recipe), {own}, own->bytes);
 }
 
-void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, const std::vector<Record *> &created)
+void end_recipe(PendingRecipe recipe, const std::vector<c10::IValue> &results, c10::ArrayRef<Record *> created)
 {
-	std::vector<Record *> records;
+	c10::SmallVector<Record *, 4> records;
 	uint64_t bytes = 0;
 	if (recipe->op.in_place) return results.empty() ? void() : end_in_place(std::move(recipe));
 	for (size_t i = 0; i < results.size(); i++) {

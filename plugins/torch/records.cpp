@@ -36,7 +36,7 @@ static void free_record(void *context);
 
 Record::~Record()
 {
-	if (storage) c10::raw::weak_intrusive_ptr::decref(storage);
+	if (c10::StorageImpl *last = storage) c10::raw::weak_intrusive_ptr::decref(last);
 }
 
 void record_release(Record *record)
@@ -62,8 +62,8 @@ static c10::DataPtr allocate_block(size_t bytes, c10::Device device)
 	void *address = nullptr;
 	request.alignment = c10::gAlignment < 256 ? 0 : c10::gAlignment; // 0: the granularity, 256
 	request.stream = front.stream(index_of(device));
-	request.scope = names.scope;
-	request.tag = names.tag;
+	request.scope = names().scope;
+	request.tag = names().tag;
 	hr_allocator of = front.allocator(index_of(device));
 	hr_status status = hr_alloc(of, &request, &address);
 	while (status == HR_OUT_OF_MEMORY && collectives_wait()) status = hr_alloc(of, &request, &address);
@@ -81,8 +81,8 @@ static hr_status create_tensor(size_t bytes, Record *record, hr_tensor *tensor, 
 	hr_tensor_options options;
 	hr_tensor_options_init(&options);
 	options.bytes = bytes;
-	options.scope = names.scope;
-	options.tag = names.tag;
+	options.scope = names().scope;
+	options.tag = names().tag;
 	if (front.rests_on_copy) options.moved = contents_moved;
 	options.user = record;
 	hr_stream stream = front.stream(record->device);
@@ -262,26 +262,28 @@ bool layout_is_known()
 static void set_address(Record *record, void *address)
 {
 	// The weak reference keeps the object; it may have been emptied.
-	if (record->storage) set_address(record, record->storage, address);
+	c10::StorageImpl *storage = record->storage.load(std::memory_order_relaxed);
+	if (storage) set_address(record, storage, address);
 }
 
 static void set_storage(Record *record, c10::StorageImpl *storage)
 {
-	if (record->storage == storage) return;
+	c10::StorageImpl *before = record->storage.load(std::memory_order_relaxed);
+	if (before == storage) return;
 	c10::raw::weak_intrusive_ptr::incref(storage);
-	if (record->storage) c10::raw::weak_intrusive_ptr::decref(record->storage);
-	record->storage = storage;
+	if (before) c10::raw::weak_intrusive_ptr::decref(before);
+	record->storage.store(storage, std::memory_order_release);
 }
 
-Record *record_of(c10::StorageImpl *storage)
+// A storage that was not seen before, or whose DataPtr was another storage's.
+static Record *adopt(c10::StorageImpl *storage)
 {
 	c10::DataPtr &data = storage->_mutable_data_ptr_no_checks();
-	if (data.get_deleter() != free_record && data.get_deleter() != free_block) return nullptr;
 	std::unique_lock<std::mutex> guard(table().lock);
 	Record *record;
 	if (data.get_deleter() == free_record) {
 		record = static_cast<Record *>(data.get_context());
-		set_storage(record, storage); // another one if the DataPtr was moved
+		set_storage(record, storage);
 		return record;
 	}
 	auto found = table().unadopted.find(data.get_context());
@@ -291,14 +293,32 @@ Record *record_of(c10::StorageImpl *storage)
 	c10::Device device = data.device();
 	void *address = data.get();
 	data.release_context();
-	storage->set_data_ptr_noswap(c10::DataPtr(address, record, free_record, device));
+	storage->set_data_ptr_noswap(c10::DataPtr(address, record, free_block, device));
 	set_storage(record, storage);
 	record->adopted = true;
+	// The deleter is last: a thread that finds it without the lock, in record_of, finds the rest.
+	std::atomic_thread_fence(std::memory_order_release);
+	(void)storage->_mutable_data_ptr_no_checks().compare_exchange_deleter(free_block, free_record);
 	bool renamed = record->workspace;
 	record->workspace = false;
 	guard.unlock();
-	if (renamed) name_record(record, names.tag);
+	if (renamed) name_record(record, names().tag);
 	return record;
+}
+
+// Each op asks for each of its tensors, so most often without a lock.
+Record *record_of(c10::StorageImpl *storage)
+{
+	c10::DataPtr &data = storage->_mutable_data_ptr_no_checks();
+	c10::DeleterFnPtr deleter = data.get_deleter();
+	if (deleter == free_record) {
+		std::atomic_thread_fence(std::memory_order_acquire);
+		auto *record = static_cast<Record *>(data.get_context());
+		if (record->storage.load(std::memory_order_acquire) == storage) return record;
+	} else if (deleter != free_block) {
+		return nullptr;
+	}
+	return adopt(storage);
 }
 
 // ---- pins ----
@@ -354,23 +374,26 @@ hr_status pin_records(Record *const *records, const hr_access *accesses, size_t 
 		failed_allocator = front.allocator(records[0]->device);
 		return status;
 	}
-	for (size_t i = 0; i < count; i++) {
-		void *address = nullptr;
-		status = hr_tensor_get_address(records[i]->tensor, &address);
-		if (status) { // a move on the device failed: give back everything
-			unpin_records(records, i);
-			for (size_t j = i; j < count; j++) {
-				Unpinned unpinned{records[j]->tensor, records[j]->device};
-				engine_unpin(&unpinned, 1);
-			}
-			failed_allocator = front.allocator(records[0]->device);
-			return status;
+	c10::SmallVector<void *, 32> addresses;
+	for (size_t i = 0; i < count && !status; i++) {
+		addresses.push_back(nullptr);
+		status = hr_tensor_get_address(records[i]->tensor, &addresses.back());
+	}
+	if (status) { // a move on the device failed: give back everything
+		for (size_t i = 0; i < count; i++) {
+			Unpinned unpinned{records[i]->tensor, records[i]->device};
+			engine_unpin(&unpinned, 1);
 		}
-		std::lock_guard<std::mutex> guard(table().lock);
-		if (records[i]->pins++ == 0) table().pinned++;
-		records[i]->references++;
-		records[i]->address = address;
-		set_address(records[i], address);
+		failed_allocator = front.allocator(records[0]->device);
+		return status;
+	}
+	std::lock_guard<std::mutex> guard(table().lock);
+	for (size_t i = 0; i < count; i++) {
+		Record *record = records[i];
+		if (record->pins++ == 0) table().pinned++;
+		record->references.fetch_add(1, std::memory_order_relaxed);
+		record->address = addresses[i];
+		set_address(record, addresses[i]);
 	}
 	return HR_OK;
 }
@@ -421,10 +444,9 @@ static void contents_moved(void *user, void *address)
 	if (record->pins == 0 && !record->dead) set_address(record, address ? address : guard_of(record));
 }
 
-// One pin less. The storage rests before the engine is told, so that it never points at memory that may be another's.
+// One pin less. The storage rests before the engine is told, so that it never points at memory that may be another's. With the lock held.
 static bool forget_pin(Record *record)
 {
-	std::lock_guard<std::mutex> guard(table().lock);
 	if (record->dead) return false;
 	if (--record->pins == 0) {
 		table().pinned--;
@@ -433,10 +455,9 @@ static bool forget_pin(Record *record)
 	return true;
 }
 
-// Whether the record has its allocation pin and no longer needs it.
+// Whether the record has its allocation pin and no longer needs it. With the lock held.
 static bool take_allocation_pin(Record *record)
 {
-	std::lock_guard<std::mutex> guard(table().lock);
 	if (record->dead || !record->allocation_pin) return false;
 	record->listed = false;
 	if (!record->adopted || !record->used) return false;
@@ -444,33 +465,36 @@ static bool take_allocation_pin(Record *record)
 	return true;
 }
 
-// The op has ended and no tensor has the memory of [record]: a library's workspace.
-static void name_if_workspace(Record *record)
+// The op has ended and no tensor has the memory of [record]: a library's workspace. With the lock held.
+static bool becomes_workspace(Record *record)
 {
-	static const hr_name workspace = hr_name_intern("workspace");
-	{
-		std::lock_guard<std::mutex> guard(table().lock);
-		if (record->dead || record->adopted || record->workspace) return;
-		record->workspace = true;
-	}
-	name_record(record, workspace);
+	if (record->dead || record->adopted || record->workspace) return false;
+	record->workspace = true;
+	return true;
 }
 
 static void unpin_in_engine(Record *const *records, size_t count, Record *const *fresh, size_t fresh_count)
 {
+	static const hr_name workspace = hr_name_intern("workspace");
 	c10::SmallVector<Unpinned, 32> unpinned;
-	for (size_t i = 0; i < count; i++)
-		if (forget_pin(records[i])) unpinned.push_back({records[i]->tensor, records[i]->device});
-	for (size_t i = 0; i < fresh_count; i++)
-		if (take_allocation_pin(fresh[i]) && forget_pin(fresh[i])) unpinned.push_back({fresh[i]->tensor, fresh[i]->device});
-	for (size_t i = 0; i < fresh_count; i++) name_if_workspace(fresh[i]);
+	c10::SmallVector<Record *, 4> workspaces;
+	{
+		std::lock_guard<std::mutex> guard(table().lock);
+		for (size_t i = 0; i < count; i++)
+			if (forget_pin(records[i])) unpinned.push_back({records[i]->tensor, records[i]->device});
+		for (size_t i = 0; i < fresh_count; i++) {
+			if (take_allocation_pin(fresh[i]) && forget_pin(fresh[i])) unpinned.push_back({fresh[i]->tensor, fresh[i]->device});
+			if (becomes_workspace(fresh[i])) workspaces.push_back(fresh[i]);
+		}
+	}
+	for (Record *record : workspaces) name_record(record, workspace);
 	engine_unpin(unpinned.data(), unpinned.size());
 }
 
 void unpin_records(Record *const *records, size_t count, Record *const *fresh, size_t fresh_count)
 {
 	EngineCall call;
-	if (!forked) unpin_in_engine(records, count, fresh, fresh_count);
+	if (!forked && count + fresh_count > 0) unpin_in_engine(records, count, fresh, fresh_count);
 	for (size_t i = 0; i < count; i++) record_release(records[i]);
 	for (size_t i = 0; i < fresh_count; i++) record_release(fresh[i]);
 	if (table().undestroyed_count.load(std::memory_order_relaxed) && !is_repeating()) destroy_others();

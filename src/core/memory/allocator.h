@@ -390,7 +390,8 @@ hr_status hr__bfc_no_room(hr__allocator *allocator, uint64_t size, const hr_requ
 void hr__shard_give(hr__shard *shard, hr__chunk_id id); /* returns a chunk to its arena; with the lock held */
 
 /* Memory for bfc.c (pages.c). With the shard's lock held. */
-hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment);
+/* [quietly]: without a message if the allocator's limit does not allow it, because the caller has other attempts. */
+hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment, bool quietly);
 /* A range of addresses to which free pages are to be mapped. */
 typedef struct hr__stitch {
 	hr__chunk_id left, right; /* free chunks that the range extends: their pages must stay; 0 = none */

@@ -222,6 +222,15 @@ static size_t copy_safe(const char *text, size_t length, char *out, size_t capac
 	size_t used = 0;
 	while (length > 0) {
 		char instead[8];
+		size_t plain = 0, room = used < capacity ? capacity - used - 1 : 0;
+		while (plain < length && plain < room && text[plain] >= ' ' && text[plain] <= '~') plain++;
+		if (plain) { /* all of most messages */
+			memcpy(out + used, text, plain);
+			used += plain;
+			text += plain;
+			length -= plain;
+			continue;
+		}
 		size_t taken = length_of(text, length), count = taken;
 		if (!taken) count = (size_t)snprintf(instead, sizeof instead, replace, (unsigned char)*text);
 		if (used + count >= capacity) break;

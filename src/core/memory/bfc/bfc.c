@@ -81,7 +81,7 @@ static bool grow_and_take(struct attempt *attempt, enum hr__alloc_source source)
 {
 	hr__shard_pool *pool = pool_for(attempt->shard, attempt->small);
 	hr_status status = hr__shard_ensure_records(attempt->shard, RECORDS_PER_ATTEMPT);
-	if (!status) status = hr__shard_pool_grow(attempt->shard, pool, attempt->size, attempt->alignment);
+	if (!status) status = hr__shard_pool_grow(attempt->shard, pool, attempt->size, attempt->alignment, true);
 	keep_first_error(attempt, status);
 	if (!status && take(attempt, attempt->small, source)) return true;
 	/* take() may have passed over a free chunk because the tail, once grown, fits better. The tail could not grow, so use the
@@ -201,7 +201,7 @@ static hr_status stitch(struct attempt *attempt, uint64_t *bytes)
 		released += hr__shard_pool_release_pages(shard, other, stitched_range.missing - released, NULL, &status);
 	if (!status && released < stitched_range.missing) released += release_elsewhere(shard, stitched_range.missing - released, &status);
 	if (!status) status = hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT);
-	if (!status) status = hr__shard_pool_grow(shard, pool, attempt->size, attempt->alignment);
+	if (!status) status = hr__shard_pool_grow(shard, pool, attempt->size, attempt->alignment, true);
 	if (status) return status;
 	hr__allocator *allocator = shard->allocator;
 	hr__owner_add(&shard->stats.stitches, 1);
@@ -696,9 +696,9 @@ static hr_status map_all(hr__shard *shard)
 	hr_status status = HR_OK;
 	hr__lock_take(&shard->lock);
 	if (small) status = hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT);
-	if (small && !status) status = hr__shard_pool_grow(shard, &shard->small, small, 0);
+	if (small && !status) status = hr__shard_pool_grow(shard, &shard->small, small, 0, false);
 	if (!status) status = hr__shard_ensure_records(shard, RECORDS_PER_ATTEMPT);
-	if (!status) status = hr__shard_pool_grow(shard, &shard->large, allocator->limit - small, 0);
+	if (!status) status = hr__shard_pool_grow(shard, &shard->large, allocator->limit - small, 0, false);
 	hr__lock_release(&shard->lock);
 	return status;
 }

@@ -233,7 +233,7 @@ static hr_status unmap_pages(hr__shard *shard, hr__region *region, uint64_t addr
 
 /* Maps [count] pages at [address]: all or none, unless the device fails and then also fails to unmap. *mapped gets the number of
  * pages mapped from [address] on. */
-static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count, uint32_t *mapped)
+static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t address, uint32_t count, bool quietly, uint32_t *mapped)
 {
 	hr__allocator *allocator = shard->allocator;
 	HR_ASSERT(hr__lock_is_mine(&shard->lock));
@@ -243,7 +243,7 @@ static hr_status map_pages(hr__shard *shard, hr__region *region, uint64_t addres
 	uint32_t done = *mapped = 0;
 	if (!hr__limit_claim(allocator, count * allocator->page)) {
 		update_tail_growth(shard); /* another shard may have used up the allowance */
-		return over_limit(allocator);
+		return quietly ? HR_OUT_OF_MEMORY : over_limit(allocator);
 	}
 	while (done < count) {
 		hr__page_id batch[BATCH];
@@ -338,7 +338,7 @@ static hr_status find_place(hr__shard *shard, const hr__shard_pool *pool, uint64
 	                (unsigned long long)size);
 }
 
-hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment)
+hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t size, uint64_t alignment, bool quietly)
 {
 	hr__allocator *allocator = shard->allocator;
 	HR_ASSERT(hr__lock_is_mine(&shard->lock) && (pool == &shard->small || pool == &shard->large));
@@ -349,7 +349,7 @@ hr_status hr__shard_pool_grow(hr__shard *shard, hr__shard_pool *pool, uint64_t s
 	if (status) return status;
 	hr__region *region = region_of(shard, hr__chunk_at(&shard->table, place.hole));
 	uint32_t mapped;
-	status = map_pages(shard, region, place.address, place.pages, &mapped);
+	status = map_pages(shard, region, place.address, place.pages, quietly, &mapped);
 	if (mapped) hr__arena_map(&pool->arena, place.hole, place.address, mapped * allocator->page);
 	return status;
 }

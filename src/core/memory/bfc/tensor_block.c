@@ -54,7 +54,7 @@ hr_status hr__blocks_gather(hr__allocator *allocator, uint64_t most, uint64_t *a
 	if (!room) return HR_OK;
 	hr__lock_take(&shard->lock);
 	status = hr__shard_ensure_records(shard, 8);
-	if (!status) status = hr__shard_pool_grow(shard, &shard->large, room, 0);
+	if (!status) status = hr__shard_pool_grow(shard, &shard->large, room, 0, false);
 	hr__chunk_id best = shard->large.arena.tail;
 	for (hr__chunk_id id = hr__arena_first_free(&shard->large.arena, 0); id; id = hr__arena_next_free(&shard->large.arena, id))
 		if (!best || hr__chunk_at(&shard->table, id)->size > hr__chunk_at(&shard->table, best)->size) best = id;
