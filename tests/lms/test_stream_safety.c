@@ -727,6 +727,70 @@ static void test_planned_moves_lose_no_use(void)
 	tear_down();
 }
 
+/* ---- tensors that own pages ---- */
+
+/* A tensor of whole pages that was last written on [stream], while another stream got its memory, and was then copied to the host. */
+static struct tensor copied_pages(struct context *c, hr_stream stream)
+{
+	struct tensor made = { .bytes = 2 * PAGE, .home = here.streams[3] };
+	hr_tensor_options options;
+	hr_tensor_options_init(&options);
+	options.bytes = made.bytes;
+	options.fixed = true;
+	CHECK_STATUS(HR_OK, hr_tensor_create(c->allocator, &options, &made.handle));
+	use_tensor(&made, HR_OVERWRITE, here.streams[3]);
+	use_tensor(&made, HR_OVERWRITE, stream);
+	CHECK_STATUS(HR_OK, copy_to_host(made.handle));
+	return made;
+}
+
+static void test_the_host_reads_pages_that_were_copied_after_their_last_use(void)
+{
+	set_up("lru", false, false, LIMIT);
+	struct tensor tensor = copied_pages(&here.contexts[0], here.streams[1]);
+	void *at;
+	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor.handle, HR_READ, HR_STREAM_HOST));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(tensor.handle, &at));
+	work_on_host((uintptr_t)at, tensor.bytes, &tensor.contents, false);
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor.handle, HR_STREAM_HOST));
+}
+
+static struct tensor recipe_input;
+
+static hr_status recompute(void *user, const hr_recompute *call)
+{
+	struct tensor *output = user;
+	void *to, *from;
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(call->inputs[0], &from));
+	CHECK_STATUS(HR_OK, hr_tensor_get_address(call->outputs[0], &to));
+	work_on(call->stream, (uintptr_t)from, recipe_input.bytes, &recipe_input.contents, false);
+	work_on(call->stream, (uintptr_t)to, output->bytes, &output->contents, true);
+	return HR_OK;
+}
+
+static void test_a_recipe_reads_pages_that_were_copied_after_their_last_use(void)
+{
+	set_up("lru", false, false, LIMIT);
+	struct context *c = &here.contexts[0];
+	struct tensor output = { .bytes = PAGE, .home = here.streams[2] };
+	recipe_input = copied_pages(c, here.streams[1]);
+	output.handle = fixture_tensor(c->allocator, output.bytes);
+	use_tensor(&output, HR_OVERWRITE, output.home);
+	hr_recipe recipe;
+	hr_recipe_init(&recipe);
+	recipe.recompute = recompute;
+	recipe.user = &output;
+	recipe.inputs = &recipe_input.handle;
+	recipe.outputs = &output.handle;
+	recipe.input_count = recipe.output_count = 1;
+	CHECK_STATUS(HR_OK, hr_tensor_set_recipe(&recipe));
+	CHECK_STATUS(HR_OK, hr_tensor_drop(output.handle));
+	output.contents = UNKNOWN;
+	CHECK_STATUS(HR_OK, hr_tensor_pin(output.handle, HR_READ, output.home));
+	CHECK_NE(output.contents, UNKNOWN);
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(output.handle, output.home));
+}
+
 /* ---- the copies' slots ---- */
 
 static void test_contexts_get_slots_of_both_kinds(void)
@@ -744,4 +808,6 @@ static void test_contexts_get_slots_of_both_kinds(void)
 
 TEST_MAIN(T(test_no_memory_is_used_before_its_last_user_is_done), T(test_moves_on_the_device_lose_no_use),
           T(test_failures_of_the_device_lose_no_use), T(test_planned_moves_lose_no_use),
+          T(test_the_host_reads_pages_that_were_copied_after_their_last_use),
+          T(test_a_recipe_reads_pages_that_were_copied_after_their_last_use),
           T(test_contexts_get_slots_of_both_kinds))
