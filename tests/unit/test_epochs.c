@@ -1,5 +1,6 @@
 /* test_epochs.c - epochs of ordinary streams and of copy streams (core/device/epochs.h), and what they are for: memory that a copy stream
  * used long ago does not wait for later copies, also after it was joined with memory that was freed just now. */
+#include "core/lms/lms.h"
 #include "core/memory/bfc/tensor_block.h"
 #include "fixture.h"
 #include "support_streams.h"
@@ -154,6 +155,57 @@ static void test_memory_joined_with_memory_of_an_old_copy_waits_for_no_later_cop
 	CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
 }
 
+/* ---- tensors in virtual time ---- */
+
+#define LARGE (512 * MIB) /* takes about 10 ms to copy */
+
+static hr__lms *use_tensors(const char *policy, hr_allocator *allocator)
+{
+	hr__lms *lms;
+	use("SIM:0");
+	*allocator = fixture_allocator(hr__device_handle(device), 4 * LARGE);
+	fixture_lms(*allocator, policy, 64 * LARGE);
+	CHECK_STATUS(HR_OK, hr__lms_of(*allocator, &lms));
+	return lms;
+}
+
+static void use_tensor(hr_tensor tensor, hr_access access, uint64_t ns)
+{
+	CHECK_STATUS(HR_OK, hr_tensor_pin(tensor, access, HR_STREAM_DEFAULT));
+	compute(HR_STREAM_DEFAULT, ns);
+	CHECK_STATUS(HR_OK, hr_tensor_unpin(tensor, HR_STREAM_DEFAULT));
+}
+
+static void copy_to_host(hr_tensor named)
+{
+	hr_status status = HR_OK;
+	hr__tensor *tensor = hr__tensor_of(named, &status);
+	CHECK(hr__state_begin_eviction(tensor, hr__load_acquire(&tensor->word)));
+	CHECK_STATUS(HR_OK, hr__move_copy_to_host(tensor));
+	hr__state_end_eviction(tensor, HR__PLACE_RESIDENT);
+}
+
+static void test_destroying_a_tensor_makes_no_stream_wait_for_its_copy(void)
+{
+	hr_allocator allocator;
+	const hr__lms *lms = use_tensors("lru", &allocator);
+	hr_tensor tensor = fixture_tensor(allocator, LARGE);
+	use_tensor(tensor, HR_OVERWRITE, MS);
+	copy_to_host(tensor);
+	uint64_t copied = time_now(lms->out_stream);
+	CHECK_GT(copied, 5 * MS);
+	CHECK_STATUS(HR_OK, hr_tensor_destroy(tensor));
+	CHECK_EQ(time_now(HR_STREAM_DEFAULT), MS);
+	/* The next user of the memory waits for the copy. */
+	hr_request request = { .struct_size = sizeof request, .bytes = 3 * LARGE };
+	void *block;
+	CHECK_STATUS(HR_OK, hr_alloc(allocator, &request, &block));
+	CHECK_GE(time_now(HR_STREAM_DEFAULT), copied);
+	CHECK_STATUS(HR_OK, hr_free(allocator, block, HR_STREAM_DEFAULT));
+	CHECK_STATUS(HR_OK, hr_allocator_destroy(allocator));
+}
+
 TEST_MAIN(T(test_both_epochs_are_kept), T(test_an_epoch_too_old_to_keep_becomes_newer), T(test_joined_memory_keeps_the_later_epoch_of_each_kind),
           T(test_no_join_loses_a_use), T(test_copy_streams_have_the_last_slots),
-          T(test_memory_joined_with_memory_of_an_old_copy_waits_for_no_later_copy))
+          T(test_memory_joined_with_memory_of_an_old_copy_waits_for_no_later_copy),
+          T(test_destroying_a_tensor_makes_no_stream_wait_for_its_copy))

@@ -175,6 +175,12 @@ static inline bool hr__tensor_owns_pages(const hr__tensor *tensor)
 {
 	return tensor->fixed && tensor->bytes >= tensor->lms->allocator->page;
 }
+/* Once a tensor that owns pages is copied to the host, use_streams has none of its earlier users: the copy has waited for them (fixed.c).
+ * Returns the epoch of that copy on the out stream; 0 = use_streams has all users whose work may be waited for. */
+static inline uint64_t hr__tensor_copied_after_use(const hr__tensor *tensor)
+{
+	return hr__tensor_owns_pages(tensor) && !hr__load_relaxed(&tensor->use_streams) ? hr__load_relaxed(&tensor->copy_epoch) : 0;
+}
 
 /* Whether host pages are mapped at its address while it is evicted. */
 static inline bool hr__tensor_is_shadowed(const hr__tensor *tensor)

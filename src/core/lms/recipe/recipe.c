@@ -229,10 +229,11 @@ hr_status hr__recipe_written(hr__tensor *tensor, hr_stream stream)
 	/* No recipe reads it from now on, so the bit may be cleared after the wait. A pin for the host has waited already. */
 	uint64_t streams = hr__load_relaxed(&tensor->use_streams) & ~hr__stream_bit(stream);
 	bool read = hr__load_relaxed(&tensor->recipe_use) & HR__RECIPE_READ && stream != HR_STREAM_HOST;
-	if (read && streams) {
-		hr_status status = hr__device_order(lms->device, stream, streams, hr__load_relaxed(&tensor->use_epoch), &waits);
-		if (status) return status;
-	}
+	uint64_t copied = hr__tensor_copied_after_use(tensor);
+	hr_status status = HR_OK;
+	if (read && streams) status = hr__device_order(lms->device, stream, streams, hr__load_relaxed(&tensor->use_epoch), &waits);
+	if (read && copied) status = hr__device_order(lms->device, stream, hr__stream_bit(lms->out_stream), copied, &waits);
+	if (status) return status;
 	hr__lock_take(&lms->lock);
 	hr__store_relaxed(&tensor->recipe_use, hr__load_relaxed(&tensor->recipe_use) & (HR__RECIPE_HAS | HR__RECIPE_FEEDS));
 	hr__learned_recipe_ended(tensor);

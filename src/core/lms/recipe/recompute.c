@@ -134,9 +134,10 @@ static hr_status wait_for_inputs(const hr__recipe *recipe, hr_stream stream)
 	hr__lms *lms = recipe->lms;
 	for (uint32_t i = 0; i < recipe->input_count && !status; i++) {
 		const hr__tensor *input = recipe->inputs[i].tensor;
-		uint64_t users = hr__load_relaxed(&input->use_streams) & ~hr__stream_bit(stream);
+		uint64_t users = hr__load_relaxed(&input->use_streams) & ~hr__stream_bit(stream), copied = hr__tensor_copied_after_use(input);
 		int64_t waits = 0;
 		if (users) status = hr__device_order(lms->device, stream, users, hr__load_relaxed(&input->use_epoch), &waits);
+		if (copied) status = hr__device_order(lms->device, stream, hr__stream_bit(lms->out_stream), copied, &waits);
 	}
 	return status;
 }

@@ -620,7 +620,10 @@ hr_status hr__move_release(hr__tensor *tensor)
 	} else if (tensor->address) {
 		hr__epochs epochs;
 		uint64_t streams, users = hr__load_relaxed(&tensor->use_streams);
-		hr_stream last = users ? (hr_stream)__builtin_ctzll(users) : HR_STREAM_HOST;
+		/* Without an epoch of its own (epochs.h), a copy to the host that is under way is waited for by a user. That costs less than if the
+		 * next users of the memory waited for later copies too. */
+		bool apart = bit(lms->out_stream) & HR__COPY_STREAMS;
+		hr_stream last = users && !apart ? (hr_stream)__builtin_ctzll(users) : HR_STREAM_HOST;
 		if (last_users(tensor, last, &streams, &epochs)) { /* then all later users wait for all of it */
 			streams = users | bit(lms->out_stream);
 			epochs = hr__device_epoch(lms->device);

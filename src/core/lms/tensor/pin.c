@@ -260,7 +260,7 @@ static hr_status wait_on_host(hr__tensor *tensor, hr_tensor handle, hr_access ac
 	int64_t waits = 0;
 	hr_status status = hr_tensor_get_address(handle, &ignored);
 	uint64_t restored = hr__load_relaxed(&tensor->restore_epoch),
-			 copied = access == HR_READ ? 0 : hr__load_relaxed(&tensor->copy_epoch);
+			 copied = access == HR_READ ? hr__tensor_copied_after_use(tensor) : hr__load_relaxed(&tensor->copy_epoch);
 	uint64_t begin = hr__load_relaxed(&tensor->just_restored) && hr__exchange_acquire(&tensor->just_restored, 0)
 	                     ? hr__device_clock_ns(lms->device)
 	                     : 0;
