@@ -88,7 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			if (!pair->live.count) break;
 			if (op[2] & 1)
 				hr__store_relaxed(&hr__chunk_at(&pair->table, pair->live.at[op[3] % pair->live.count].id)->state, HR__CHUNK_CACHED);
-			pair_give(pair, op[3] % pair->live.count, UINT64_C(1) << (op[1] % 64), op[2]);
+			pair_give(pair, op[3] % pair->live.count, UINT64_C(1) << (op[1] % 64), op[2] + UINT64_C(1));
 			break;
 		case 4: map(pair, page, op[2], op[3]); break;
 		case 5: unmap(pair, page, op[2], op[3]); break;

@@ -101,7 +101,7 @@ static bool operate(arena_pair *pair, unsigned operation)
 	}
 	operation--;
 	if (operation >= pair->live.count) return false;
-	pair_give(pair, operation, UINT64_C(1) << operation, operation);
+	pair_give(pair, operation, UINT64_C(1) << operation, operation + UINT64_C(1));
 	return true;
 }
 
