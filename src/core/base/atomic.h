@@ -8,6 +8,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* For the few words of the process that calls of several layers read each time. They are in one place of the library, so that such a call, made between much
+ * other work, needs one entry of the processor's table of pages for all of them. */
+#define HR__HOT_DATA __attribute__((section("headroom_hot")))
+
 typedef _Atomic(uint8_t) hr__atomic_u8;
 typedef _Atomic(uint32_t) hr__atomic_u32;
 typedef _Atomic(uint64_t) hr__atomic_u64;

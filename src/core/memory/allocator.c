@@ -18,30 +18,26 @@
 #include "core/trace/trace.h"
 
 #define CUSTOM_MAX 32u
-#define BYTES_MAX (UINT64_C(1) << 48)
 #define ALIGNMENT_MAX (UINT64_C(1) << 40)
 #define ALLOCATOR_LINE 128u
 #define ALLOCATOR_BYTES (sizeof(hr__allocator) + ALLOCATOR_LINE)
 
 static struct {
 	hr__lock lock;
-	_Atomic(hr__allocator *) slots[HR__ALLOCATORS_MAX]; /* written under lock */
-	hr__atomic_u64 ids[HR__ALLOCATORS_MAX];              /* id of the allocator in each slot, 0 = none; written under lock */
-	uint64_t generation;                                 /* guarded by lock; never reset */
-	hr__custom customs[CUSTOM_MAX];                      /* guarded by lock */
+	uint64_t generation;            /* guarded by lock; never reset */
+	hr__custom customs[CUSTOM_MAX]; /* guarded by lock */
 	uint32_t custom_count;
 	bool fork_hooked;
 } registry = { .lock = HR__LOCK_INIT(HR__RANK_REGISTRY) };
 
+HR__HOT_DATA struct hr__allocator_slot hr__allocator_slots[HR__ALLOCATORS_MAX] __attribute__((aligned(64))); /* written under the registry's lock */
 
 /* ---- handles ---- */
 
 hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why)
 {
-	uint32_t slot = handle.id % HR__ALLOCATORS_MAX;
-	/* The id is compared before the pointer is followed: the slot of a stale handle may point to an allocator that is being
-	 * closed. */
-	if (HR_LIKELY(handle.id && hr__load_acquire(&registry.ids[slot]) == handle.id)) return hr__load_relaxed(&registry.slots[slot]);
+	hr__allocator *allocator = hr__allocator_peek(handle);
+	if (HR_LIKELY(allocator != NULL)) return allocator;
 	if (hr__forked) *why = hr__fail(HR_FORKED, "this process is a fork of the one that made the allocator; call hr_shutdown() first");
 	else if (!handle.id) *why = hr__fail(HR_INVALID_HANDLE, "the allocator handle is zero: it was never set");
 	else *why = hr__fail(HR_INVALID_HANDLE, "no allocator has the handle %#llx: it was destroyed, or never created", (unsigned long long)handle.id);
@@ -52,7 +48,7 @@ void hr__allocators_visit_locked(hr__device *device, void (*visit)(hr__allocator
 {
 	HR_ASSERT(hr__lock_is_mine(&registry.lock));
 	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
-		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
+		hr__allocator *allocator = hr__load_relaxed(&hr__allocator_slots[slot].allocator);
 		if (allocator && (!device || allocator->device == device)) visit(allocator, context);
 	}
 }
@@ -86,8 +82,8 @@ static void forget_in_child(void)
 {
 	hr__threads_forget();
 	for (uint32_t slot = 0; slot < HR__ALLOCATORS_MAX; slot++) {
-		hr__store_relaxed(&registry.ids[slot], 0);
-		hr__store_relaxed(&registry.slots[slot], NULL);
+		hr__store_relaxed(&hr__allocator_slots[slot].id, 0);
+		hr__store_relaxed(&hr__allocator_slots[slot].allocator, NULL);
 	}
 	hr__lock_init(&registry.lock, HR__RANK_REGISTRY);
 	const hr__lms_hooks *lms_hooks = hr__load_relaxed(&hr__hooks_table.lms);
@@ -111,7 +107,7 @@ hr_status hr__request_check(const hr__allocator *allocator, const hr_request *re
 	if (!request) return hr__fail(HR_INVALID_ARGUMENT, "hr_alloc: the request is NULL");
 	HR_ASSERT(request->struct_size == sizeof *request); /* hr__request_read */
 	if (!request->bytes) return hr__fail(HR_INVALID_ARGUMENT, "%s: the request is for 0 bytes; request at least 1", allocator->name);
-	if (request->bytes > BYTES_MAX)
+	if (request->bytes > HR__REQUEST_BYTES_MAX)
 		return hr__fail(HR_INVALID_ARGUMENT, "%s: %zu bytes were requested; the maximum is 2^48",
 		                allocator->name, request->bytes);
 	if (request->alignment && !hr__is_power_of_two(request->alignment))
@@ -352,7 +348,7 @@ static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 {
 	HR_ASSERT(hr__allocators_are_locked() && !allocator->slot);
 	uint32_t slot = 1;
-	while (slot < HR__ALLOCATORS_MAX && hr__load_relaxed(&registry.slots[slot])) slot++;
+	while (slot < HR__ALLOCATORS_MAX && hr__load_relaxed(&hr__allocator_slots[slot].allocator)) slot++;
 	if (slot == HR__ALLOCATORS_MAX) return hr__fail(HR_TOO_MANY, "255 allocators exist already; destroy one first");
 	if (!registry.fork_hooked) {
 		int error = hr__os_at_fork(forget_in_child);
@@ -362,8 +358,8 @@ static hr_status enlist(hr__allocator *allocator, hr_allocator *out)
 	allocator->slot = slot;
 	allocator->id = ++registry.generation * HR__ALLOCATORS_MAX + slot;
 	hr__usage_join(allocator);
-	hr__store_relaxed(&registry.slots[slot], allocator);
-	hr__store_release(&registry.ids[slot], allocator->id);
+	hr__store_relaxed(&hr__allocator_slots[slot].allocator, allocator);
+	hr__store_release(&hr__allocator_slots[slot].id, allocator->id);
 	if (hr__trace_is_on()) hr__recording_note_allocator(allocator);
 	out->id = allocator->id;
 	return HR_OK;
@@ -408,7 +404,7 @@ static hr__allocator *default_of(const hr__device *device)
 {
 	HR_ASSERT(hr__allocators_are_locked());
 	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
-		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
+		hr__allocator *allocator = hr__load_relaxed(&hr__allocator_slots[slot].allocator);
 		if (allocator && allocator->device == device && allocator->is_default) return allocator;
 	}
 	return NULL;
@@ -498,9 +494,9 @@ static hr_status still_in_use(hr__allocator *allocator)
 static void delist(hr__allocator *allocator)
 {
 	HR_ASSERT(hr__allocators_are_locked());
-	HR_ASSERT(hr__load_relaxed(&registry.slots[allocator->slot]) == allocator);
-	hr__store_release(&registry.ids[allocator->slot], 0);
-	hr__store_release(&registry.slots[allocator->slot], NULL);
+	HR_ASSERT(hr__load_relaxed(&hr__allocator_slots[allocator->slot].allocator) == allocator);
+	hr__store_release(&hr__allocator_slots[allocator->slot].id, 0);
+	hr__store_release(&hr__allocator_slots[allocator->slot].allocator, NULL);
 	hr__caches_detach(allocator);
 	hr__usage_leave(allocator);
 }
@@ -552,7 +548,7 @@ static hr__allocator *newest(void)
 	HR_ASSERT(hr__allocators_are_locked());
 	hr__allocator *found = NULL;
 	for (uint32_t slot = 1; slot < HR__ALLOCATORS_MAX; slot++) {
-		hr__allocator *allocator = hr__load_relaxed(&registry.slots[slot]);
+		hr__allocator *allocator = hr__load_relaxed(&hr__allocator_slots[slot].allocator);
 		if (allocator && (!found || allocator->id / HR__ALLOCATORS_MAX > found->id / HR__ALLOCATORS_MAX)) found = allocator;
 	}
 	return found;

@@ -10,6 +10,7 @@
  *        '-- counters                           stats/meter.c, stats/stats.c
  *     spans                          span.c     blocks of whole pages outside the arenas, at a stable address
  *     direct, custom                 direct.c   every call goes to the device, or to a user's functions
+ *     adopted blocks                 adopt.c    of a custom allocator: the caller has the memory from elsewhere
  *
  * There are two pools because long-lived small blocks would otherwise fragment large free ranges. With two pools the four recorded
  * traces need no more memory than exact best fit over one pool, and a cache can keep small blocks without spoiling the fit of large
@@ -179,22 +180,23 @@ struct hr__shard {
 
 	uint32_t threads; /* number of threads that use the shard; guarded by caches_lock */
 
-	/* Guarded by lock. */
+	/* Guarded by lock. In the order of use: a block that is adopted (adopt.h) or freed is in the first two cache lines. */
 	hr__lock lock __attribute__((aligned(128)));
 	hr__chunk_table table;
 	hr__lookup lookup;
-	hr__shard_pool large, small;
 
 	/* Statistics: written under lock, read by any thread. */
 	hr__meter meter;
 	struct {
 		hr__atomic_i64 requested; /* bytes allocated less bytes freed, of blocks that did not go through a cache */
-		hr__atomic_i64 largest;
-		hr__atomic_i64 allocs, failed, frees; /* of blocks that did not go through a cache */
-		hr__atomic_i64 total;                 /* bytes counted by [allocs] */
+		hr__atomic_i64 allocs, frees; /* of blocks that did not go through a cache */
+		hr__atomic_i64 total;     /* bytes counted by [allocs] */
 		hr__atomic_i64 sources[HR__SOURCES];
+		hr__atomic_i64 largest, failed;
 		hr__atomic_i64 stitches, stitched, waits, trims;
 	} stats;
+
+	hr__shard_pool large, small; /* guarded by lock */
 };
 
 /* ---- the allocator ---- */
@@ -217,7 +219,7 @@ typedef struct hr__usage {
 	hr__atomic_i64 levels, granted; /* sums over the allocators, while shared; written with lock held */
 	hr__atomic_i64 missing;      /* bytes by which the last raise of a level would have exceeded a peak; written with lock held */
 	hr__atomic_i64 peak, peak_active, peak_error; /* while shared; otherwise the values that closed allocators left */
-	hr__atomic_i64 reserved, peak_reserved;
+	hr__atomic_i64 reserved __attribute__((aligned(64))), peak_reserved;
 	hr_stats closed;             /* counts of closed allocators since the last reset; guarded by the registry's lock */
 	hr__atomic_i64 step_peak;    /* highest step_peak of its allocators, closed ones included */
 } hr__usage;
@@ -225,7 +227,8 @@ typedef struct hr__usage {
 struct hr__allocator {
 	/* immutable after creation */
 	uint64_t id;
-	uint32_t slot;
+	uint16_t slot;
+	hr__atomic_u8 reports; /* not immutable: oom.report_allocations_on_oom (below), readable without a lock. Operations are logged */
 	enum hr__kind kind;
 	hr__device *device;
 	hr__usage *usage;   /* of the device */
@@ -247,30 +250,36 @@ struct hr__allocator {
 
 	/* settings for out-of-memory handling: changed with the caches stopped and every shard's lock held */
 	hr_oom_options oom;
-	hr__atomic_u8 reports;  /* oom.report_allocations_on_oom, readable without a lock */
 	hr__log_ring *past_log; /* log of threads that ended; written under caches_lock, as are the next two */
 	uint64_t past_logged;
 	uint32_t log_threads;
 
+	/* One cache line with what every operation under a shard's lock reads, and the bytes that a direct or adopted block changes. */
 	hr__lock caches_lock __attribute__((aligned(64)));
-	hr__cache *caches; /* changed with caches_lock and meter_lock held, so holding either is enough to read the list */
 	hr__atomic_u32 cache_count; /* changed with caches_lock, every shard's lock and meter_lock held */
 	hr__atomic_u32 open_shards; /* changed under caches_lock */
 	hr__atomic_u32 metered; /* 1 = its meters have levels even with one thread (meter.c); changed as cache_count is, never reset */
 
 	/* written with meter_lock held (meter.c) */
+	hr__atomic_u32 active;      /* 1 = active bytes are tracked: the allocator has or had tensors */
+	hr__atomic_i64 peak;        /* of bytes in use */
+
+	/* changed by any thread (limit.h) */
+	hr__atomic_i64 claimed; /* bytes held or being requested from the device; never above limit */
+	hr__atomic_i64 reserved; /* bytes held */
+	hr__atomic_i64 peak_reserved;
+
+	hr__cache *caches; /* changed with caches_lock and meter_lock held, so holding either is enough to read the list */
+
+	/* written with meter_lock held (meter.c) */
 	hr__allocator *next_on_device;
 	hr__atomic_i64 levels;      /* sum of all levels; meaningless while the allocator is not metered */
 	hr__atomic_i64 granted;     /* a pin needs no lock while [levels] - [inactive] is at most this */
-	hr__atomic_i64 peak, peak_active, peak_error;
-	hr__atomic_u32 active;      /* 1 = active bytes are tracked: the allocator has or had tensors */
+	hr__atomic_i64 peak_active, peak_error;
 	hr__atomic_i64 inactive __attribute__((aligned(64))); /* bytes of resident tensors without pins; changed by any thread
 	                                                       * (hr__meters_add_inactive) */
 
-	hr__atomic_i64 claimed __attribute__((aligned(128))); /* bytes held or being requested from the device; never above limit */
-	hr__atomic_i64 reserved; /* bytes held */
-	hr__atomic_i64 peak_reserved;
-	hr__atomic_u64 map_ns;    /* time spent mapping and unmapping pages, by the device's clock */
+	hr__atomic_u64 map_ns __attribute__((aligned(128))); /* time spent mapping and unmapping pages, by the device's clock */
 	hr__atomic_u64 map_pages; /* number of pages mapped */
 	hr__atomic_i64 away; /* blocks of evicted tensors: freed without being counted, and not yet allocated again */
 	hr__atomic_i64 step_peak; /* most bytes that a step needed at once (hr__stats_note_step_peak); 0 = not known */
@@ -281,18 +290,32 @@ struct hr__allocator {
 	hr__atomic_i64 base_allocs, base_failed, base_frees, base_live, base_cached, base_total;
 	hr_stats closed; /* counts of its tensors, kept when their context closes; written under caches_lock */
 
+	hr__shard shards[HR__SHARDS_MAX]; /* near the counters above: the first one usually in the same page of memory */
+
 	/* A shard's regions are guarded by its lock. On devices with pages, shard s has regions 2s (large) and 2s+1 (small). On others,
 	 * all regions belong to shard 0; region_count is the number of slots ever used, and a free slot has size 0. */
 	hr__region regions[HR__REGIONS_MAX];
 	uint32_t region_count;
 	hr__atomic_u32 region_total; /* number of regions, readable without a lock */
-
-	hr__shard shards[HR__SHARDS_MAX];
 };
 
 extern hr__usage hr__usages[HR__MAX_DEVICES];
 
 /* registry (allocator.c) */
+/* The slot of a handle. [id] is that of its allocator, or 0; it is compared before the pointer is followed, because the slot of a stale handle may point to an
+ * allocator that is being closed. */
+struct hr__allocator_slot {
+	hr__atomic_u64 id;
+	_Atomic(hr__allocator *) allocator;
+};
+extern struct hr__allocator_slot hr__allocator_slots[HR__ALLOCATORS_MAX];
+/* NULL if the handle is not valid; sets no message. */
+static inline hr__allocator *hr__allocator_peek(hr_allocator handle)
+{
+	const struct hr__allocator_slot *slot = &hr__allocator_slots[handle.id % HR__ALLOCATORS_MAX];
+	bool valid = handle.id && hr__load_acquire(&slot->id) == handle.id;
+	return HR_LIKELY(valid) ? hr__load_relaxed(&slot->allocator) : NULL;
+}
 /* NULL if the handle is not valid or the process was forked; *why is then the status, and the message is set. */
 HR__SHARED hr__allocator *hr__allocator_of(hr_allocator handle, hr_status *why);
 /* Calls [visit] for every allocator of [device] (NULL = all) with the registry's lock held. */
@@ -304,6 +327,7 @@ void hr__allocators_lock(void);
 void hr__allocators_unlock(void);
 /* Copies a request of any version of the headers (core/base/struct.h). [call] is the public function. */
 hr_status hr__request_read(const char *call, const hr_request *request, hr_request *out);
+#define HR__REQUEST_BYTES_MAX (UINT64_C(1) << 48)
 /* Checks a request of this version. */
 hr_status hr__request_check(const hr__allocator *allocator, const hr_request *request);
 hr_status hr__request_count_refusal(hr__allocator *allocator, hr_status status); /* counts a refused request; returns status */
@@ -418,6 +442,7 @@ void hr__spans_close(hr__shard *shard);
 hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_request *request, void **out);
 hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t address, hr_stream stream);
 void hr__direct_close(hr__allocator *allocator);
+hr_status hr__direct_over_limit(const hr__allocator *allocator, const hr_request *request); /* the message of a request above the limit */
 
 /* totals of a device (stats/usage.c) */
 /* With the registry's lock held, except hr__usages_reset, which hr_shutdown calls when no allocator is left. */
@@ -445,14 +470,6 @@ hr__memory_summary hr__stats_summarize(hr__allocator *allocator);
  * request. Without locks. */
 void hr__stats_note_step_peak(hr__allocator *allocator, int64_t bytes);
 
-/* the limit (limit.c) */
-/* Memory from the device is accounted in two stages. hr__limit_claim fails if it would pass the limit. hr__limit_hold follows once
- * the device has provided the memory; hr__limit_unclaim, if the device refused. hr__limit_unhold ends the claim too. */
-bool hr__limit_claim(hr__allocator *allocator, uint64_t bytes);
-void hr__limit_unclaim(hr__allocator *allocator, uint64_t bytes);
-void hr__limit_hold(hr__allocator *allocator, uint64_t bytes);
-void hr__limit_unhold(hr__allocator *allocator, uint64_t bytes);
-
 /* Counts a block that [thread] (may be NULL) allocated, or freed (negative), in the thread's statistics scopes. */
 void hr__stats_scope_count(const hr__allocator *allocator, hr__thread_state *thread, int64_t bytes); /* stats/stats_scope.c */
 
@@ -463,6 +480,8 @@ void hr__recording_note_reserved(const hr__allocator *allocator, uint64_t addres
 void hr__recording_note_allocator(const hr__allocator *allocator);
 /* A block that exists already. With the lock of its shard held. */
 void hr__recording_note_block(const hr__allocator *allocator, const hr__chunk *chunk);
+/* Names a block again (HR_NAME_NONE: not), with the lock of its shard held (inspect.c). */
+void hr__chunk_rename(const hr__allocator *allocator, hr__chunk *chunk, hr_name scope, hr_name tag);
 /* Start and end a recording of every allocator to a new file at [path], which begins with the blocks that are already allocated. Like
  * hr_trace_start and hr_trace_stop, but for a caller that owns the recording (core/record/profiler.c). */
 hr_status hr__recording_start(const char *path, uint64_t max_bytes, uint32_t stack_depth);
@@ -611,7 +630,7 @@ void hr__meter_account_any(hr__shard *shard, hr__cache *cache, hr__meter *meter,
  * every other case. */
 static inline bool hr__meter_account_below(hr__shard *shard, hr__cache *cache, hr__meter *meter, int64_t bytes)
 {
-	const hr__allocator *allocator = shard->allocator;
+	const hr__allocator *allocator = cache->allocator;
 	HR_ASSERT(meter == &shard->meter || meter == &cache->meter);
 	int64_t now = hr__load_relaxed(&meter->used) + bytes;
 	if (hr__load_relaxed(&allocator->cache_count) == 1 || hr__load_relaxed(&allocator->active) || hr__load_relaxed(&cache->watch) ||
@@ -629,7 +648,7 @@ static inline bool hr__meter_account_below(hr__shard *shard, hr__cache *cache, h
  * meter and freed through the other, the two would drift apart and reach their levels more often. */
 static inline void hr__meter_account(hr__shard *shard, hr__cache *cache, int64_t bytes)
 {
-	hr__allocator *allocator = shard->allocator;
+	hr__allocator *allocator = cache ? cache->allocator : shard->allocator; /* that of the shard is in a cache line of its own */
 	HR_ASSERT(hr__lock_is_mine(&shard->lock));
 	bool small = cache && bytes <= HR__SMALL_MAX && bytes >= -(int64_t)HR__SMALL_MAX;
 	hr__meter *meter = small ? &cache->meter : &shard->meter;

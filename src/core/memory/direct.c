@@ -4,6 +4,7 @@
  * the user's functions are called without the lock. The bytes are claimed before the call, so that the limit holds at every
  * moment. */
 #include "core/memory/allocator.h"
+#include "core/memory/limit.h"
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
@@ -17,6 +18,11 @@
 static bool uses_pages(const hr__allocator *allocator)
 {
 	return allocator->kind == HR__KIND_DIRECT && !hr__device_has_plain(allocator->device);
+}
+
+static hr__page_id *pages_of(const hr__allocator *allocator, const hr__chunk *chunk)
+{
+	return uses_pages(allocator) ? chunk->pages : NULL;
 }
 
 /* Releases the first [mapped] pages of a block and its addresses. If the device refuses to unmap, nothing changes. */
@@ -102,7 +108,7 @@ static hr_status return_memory(hr__allocator *allocator, uint64_t address, uint6
 
 /* ---- the ledger ---- */
 
-static hr_status over_limit(hr__allocator *allocator, const hr_request *request)
+hr_status hr__direct_over_limit(const hr__allocator *allocator, const hr_request *request)
 {
 	hr__sizes size = HR__SIZES(request->bytes, (uint64_t)hr__load_relaxed(&allocator->reserved), allocator->limit);
 	return hr__fail(HR_OUT_OF_MEMORY, "%s cannot allocate %s: %s of its limit of %s are in use; free memory or raise the limit",
@@ -158,7 +164,7 @@ hr_status hr__direct_alloc(hr__allocator *allocator, hr__cache *cache, const hr_
 	if (!hr__align_up(request->bytes, unit, &bytes))
 		return hr__fail(HR_INVALID_ARGUMENT, "%s cannot allocate %zu bytes: too large to round up", allocator->name, request->bytes);
 	if (allocator->kind == HR__KIND_CUSTOM) bytes = request->bytes;
-	if (!hr__limit_claim(allocator, bytes)) return over_limit(allocator, request);
+	if (!hr__limit_claim(allocator, bytes)) return hr__direct_over_limit(allocator, request);
 	hr_status status = obtain(allocator, request, bytes, &address, &pages);
 	if (status) {
 		hr__limit_unclaim(allocator, bytes);
@@ -217,7 +223,7 @@ hr_status hr__direct_free(hr__allocator *allocator, hr__cache *cache, uint64_t a
 	}
 	hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 	uint64_t bytes = chunk->size, streams = chunk->streams | hr__stream_bit(stream);
-	hr__page_id *pages = chunk->pages;
+	hr__page_id *pages = pages_of(allocator, chunk);
 	remove_from_ledger(shard, cache, id);
 	hr__lock_release(&shard->lock);
 
@@ -255,8 +261,9 @@ void hr__direct_close(hr__allocator *allocator)
 	for (hr__chunk_id id = 1; id < shard->table.touched; id++) {
 		hr__chunk *chunk = hr__chunk_at(&shard->table, id);
 		if (hr__chunk_state_of(chunk) != HR__CHUNK_IN_USE) continue;
-		return_memory(allocator, hr__chunk_address(chunk), chunk->size, chunk->pages, HR_STREAM_DEFAULT);
-		free_table(allocator, chunk->size, chunk->pages);
+		hr__page_id *pages = pages_of(allocator, chunk);
+		return_memory(allocator, hr__chunk_address(chunk), chunk->size, pages, HR_STREAM_DEFAULT);
+		free_table(allocator, chunk->size, pages);
 		hr__limit_unhold(allocator, chunk->size);
 	}
 }

@@ -60,8 +60,8 @@ hr_status hr_allocation_record_stream(hr_allocator handle, void *address, hr_str
 	return HR_OK;
 }
 
-/* With the lock of the chunk's shard held. Readers of recordings know only allocations and frees, so the block ends and begins again. */
-static void rename_chunk(const hr__allocator *allocator, hr__chunk *chunk, hr_name scope, hr_name tag)
+/* Readers of recordings know only allocations and frees, so the block ends and begins again. */
+void hr__chunk_rename(const hr__allocator *allocator, hr__chunk *chunk, hr_name scope, hr_name tag)
 {
 	if ((!scope || chunk->scope == scope) && (!tag || chunk->tag == tag)) return;
 	if (scope) chunk->scope = scope;
@@ -82,7 +82,7 @@ hr_status hr_allocation_set_names(hr_allocator handle, const void *address, hr_n
 	if (chunk->owner)
 		status = hr__fail(HR_UNSUPPORTED, "the block at %#llx of %s belongs to a tensor; use hr_tensor_set_names", (unsigned long long)(uintptr_t)address,
 		                  allocator->name);
-	else rename_chunk(allocator, chunk, scope, tag);
+	else hr__chunk_rename(allocator, chunk, scope, tag);
 	hr__lock_release(&shard->lock);
 	return status;
 }
@@ -92,7 +92,7 @@ void hr__block_rename(hr__allocator *allocator, uint64_t address, uint32_t owner
 	hr__last before = hr__last_get();
 	hr__shard *shard;
 	hr__chunk *chunk = find_block(allocator, (const void *)(uintptr_t)address, &shard);
-	if (chunk && chunk->owner == owner) rename_chunk(allocator, chunk, scope, tag);
+	if (chunk && chunk->owner == owner) hr__chunk_rename(allocator, chunk, scope, tag);
 	if (chunk) hr__lock_release(&shard->lock);
 	else hr__last_set(&before);
 }

@@ -11,7 +11,7 @@
 /* A generation that no recording has. Not 0, which is the value of hr__trace_on while nothing is recorded. */
 #define UNATTACHED UINT32_MAX
 
-hr__atomic_u32 hr__trace_on; /* the generation of the recording; 0: none */
+HR__HOT_DATA hr__atomic_u32 hr__trace_on; /* the generation of the recording; 0: none */
 __thread hr__writer *hr__writer_mine __attribute__((tls_model("initial-exec")));
 
 static __thread bool expects_stacks __attribute__((tls_model("initial-exec"))); /* this thread called hr__trace_expect_stacks */

@@ -22,8 +22,10 @@
 typedef struct hr__lookup_table {
 	uint32_t shift; /* 32 - log2(slots): the home slot is the hash shifted right by this */
 	uint32_t mask;  /* slots - 1 */
-	size_t bytes;   /* size of this allocation */
 	hr__atomic_u32 reach;   /* no entry is farther than this from its home slot */
+	uint32_t reserved;
+	size_t bytes;   /* size of the allocation */
+	void *block;    /* the allocation that contains the table, whose slots begin a cache line: so the first 16 that a search looks at are in one */
 	hr__atomic_u32 slots[]; /* the hash's low 8 bits << 24 | chunk number; 0 = empty */
 } hr__lookup_table;
 
@@ -31,6 +33,7 @@ typedef struct hr__lookup {
 	_Atomic(hr__lookup_table *) table; /* written under the shard's lock */
 	const hr__chunk *chunks;           /* immutable */
 	uint32_t count;                    /* guarded by the shard's lock */
+	hr__atomic_u32 shift;              /* of the table, for a prefetch of a slot; written under the shard's lock */
 	hr__atomic_u64 bytes;              /* of the table, readable without a lock */
 } hr__lookup;
 
@@ -61,6 +64,14 @@ static inline uint32_t hr__lookup_hash(uint64_t address)
 static inline uint32_t hr__lookup_slot(uint32_t hash, hr__chunk_id id)
 {
 	return hash << 24 | id;
+}
+
+/* Prefetches what an insertion or a removal of the address reads first. Without a lock: the table may be another one by then. */
+static inline void hr__lookup_prefetch(const hr__lookup *lookup, uint64_t address)
+{
+	const hr__lookup_table *table = hr__load_relaxed(&lookup->table);
+	__builtin_prefetch(&table->shift);
+	__builtin_prefetch((const void *)((uintptr_t)table->slots + ((uint64_t)hr__lookup_hash(address) >> hr__load_relaxed(&lookup->shift)) * sizeof *table->slots), 1);
 }
 
 static inline hr__chunk_id hr__lookup_id(uint32_t slot)

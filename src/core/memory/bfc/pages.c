@@ -20,6 +20,7 @@
 #include <errno.h>
 
 #include "core/memory/allocator.h"
+#include "core/memory/limit.h"
 
 #include "core/base/checked.h"
 #include "core/base/status.h"

@@ -19,6 +19,7 @@
 
 #include "core/base/checked.h"
 #include "core/base/status.h"
+#include "core/memory/limit.h"
 #include "core/memory/bfc/span.h"
 #include "core/memory/bfc/tensor_block.h"
 #include "core/trace/trace.h"
