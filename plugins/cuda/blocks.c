@@ -11,7 +11,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static hr__block *slots; /* an address of 0 is empty */
 static size_t capacity, count; /* capacity: a power of two, or 0 */
-static uint64_t lowest = UINT64_MAX, highest; /* between these managed blocks have been: a search inside of blocks looks at all of them */
+static uint64_t lowest = UINT64_MAX, highest; /* between these blocks have been: a search inside of blocks looks at all of them */
 
 static size_t home_of(uint64_t address)
 {
@@ -61,8 +61,8 @@ bool hr__blocks_add(const hr__block *block)
 		size_t at = slot_of(block->address);
 		if (!slots[at].address) count++;
 		slots[at] = *block;
-		if (block->managed && block->address < lowest) lowest = block->address;
-		if (block->managed && block->address + block->bytes > highest) highest = block->address + block->bytes;
+		if (block->address < lowest) lowest = block->address;
+		if (block->address + block->bytes > highest) highest = block->address + block->bytes;
 	}
 	pthread_mutex_unlock(&lock);
 	return room;
@@ -86,7 +86,7 @@ bool hr__blocks_take(uint64_t address, hr__block *out)
 
 static bool contains(const hr__block *block, uint64_t address)
 {
-	return block->address && block->managed && address >= block->address && address - block->address < block->bytes;
+	return block->address && address >= block->address && address - block->address < block->bytes;
 }
 
 bool hr__blocks_find(uint64_t address, bool inside, hr__block *out)

@@ -1,5 +1,5 @@
-/* blocks.h - the blocks that the program has from the driver now, by address: the allocator of Headroom whose ledger has
- * each, and the context that it belongs to. */
+/* blocks.h - the managed blocks (manage.h) that the program has now, by address: the allocator of each, and the context that it belongs to. Blocks of the
+ * driver are in their allocators' ledgers alone. */
 #ifndef HR_PLUGIN_CUDA_BLOCKS_H
 #define HR_PLUGIN_CUDA_BLOCKS_H
 
@@ -14,7 +14,6 @@ typedef struct hr__block {
 	uint64_t bytes;
 	hr_allocator allocator;
 	CUcontext context; /* its end frees the block; NULL = none */
-	bool managed;      /* its memory is the allocator's */
 	uint32_t pool;     /* hr__pools_find; 0 = none */
 } hr__block;
 
@@ -24,7 +23,7 @@ bool hr__blocks_add(const hr__block *block);
 /* Removes the block at [address], if there is one. */
 bool hr__blocks_take(uint64_t address, hr__block *out);
 
-/* The block that starts at [address], or, with [inside], the managed one that contains it. The latter looks at all blocks. */
+/* The block that starts at [address], or, with [inside], the one that contains it. The latter looks at all blocks. */
 bool hr__blocks_find(uint64_t address, bool inside, hr__block *out);
 
 /* Removes one block of [context]; false if there is none. [cursor] is 0 at first: where the search goes on, so that taking all blocks looks at each

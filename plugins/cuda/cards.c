@@ -16,12 +16,17 @@ typedef struct listed_card {
 static listed_card listed[HR__CARDS_MAX];
 static int listed_count; /* stored with release */
 
-int hr__cards_index(CUdevice device)
+int hr__cards_search(CUdevice device)
 {
 	int count = __atomic_load_n(&listed_count, __ATOMIC_ACQUIRE);
 	for (int i = 0; i < count; i++)
 		if (listed[i].device == device) return i;
 	return -1;
+}
+
+uint32_t hr__cards_count(void)
+{
+	return (uint32_t)__atomic_load_n(&listed_count, __ATOMIC_ACQUIRE);
 }
 
 bool hr__cards_get(int index, CUdevice *out)
@@ -31,13 +36,11 @@ bool hr__cards_get(int index, CUdevice *out)
 	return true;
 }
 
-bool hr__cards_current(CUdevice *device, CUcontext *context)
+bool hr__cards_ask(CUdevice *device, CUcontext *context)
 {
 	if (!hr__driver.cuCtxGetCurrent || !hr__driver.cuCtxGetDevice) return false;
 	if (hr__driver.cuCtxGetCurrent(context) != HR__CUDA_SUCCESS || !*context) return false;
-	if (__atomic_load_n(&listed_count, __ATOMIC_ACQUIRE) != 1) return hr__driver.cuCtxGetDevice(device) == HR__CUDA_SUCCESS;
-	*device = listed[0].device; /* every context is on it */
-	return true;
+	return hr__driver.cuCtxGetDevice(device) == HR__CUDA_SUCCESS;
 }
 
 /* The driver takes memory from the card of the stream, whatever context is current. */
@@ -85,6 +88,8 @@ static int list_cards(void)
 	if (count > HR__CARDS_MAX) count = HR__CARDS_MAX;
 	for (int i = 0; i < count; i++)
 		if (hr__driver.cuDeviceGet(&listed[i].device, i) != HR__CUDA_SUCCESS) count = i;
+	hr__now.only = listed[0].device;
+	if (count == 1) hr__now.get_context = hr__driver.cuCtxGetCurrent;
 	__atomic_store_n(&listed_count, count, __ATOMIC_RELEASE);
 	return count;
 }
@@ -92,7 +97,7 @@ static int list_cards(void)
 static hr_status card_count(void *config, uint32_t *out)
 {
 	(void)config;
-	*out = (uint32_t)__atomic_load_n(&listed_count, __ATOMIC_ACQUIRE);
+	*out = hr__cards_count();
 	return HR_OK;
 }
 

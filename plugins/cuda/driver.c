@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "core/base/atomic.h"
 #include "launches.h"
 #include "loader.h"
 #include "settings.h"
@@ -21,7 +22,7 @@
 HR__ANSWERED_PLAIN(HR__PROTOTYPE)
 HR__ANSWERED_STREAM(HR__PROTOTYPES)
 
-hr__driver_table hr__driver;
+HR__HOT_DATA hr__driver_table hr__driver;
 
 typedef struct answered_call {
 	const char *symbol, *name;
@@ -102,8 +103,7 @@ void *hr__driver_answer_for(const char *name, int version, unsigned long long fl
 /* ---- finding the driver ---- */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static const char *missing;    /* a function that is needed, and that the driver does not have; written before hr__driver_found */
-bool hr__driver_found;
+static const char *missing;    /* a function that is needed, and that the driver does not have; written before hr__driver.found */
 
 static void look_up(void *library, const char *symbol, void *member)
 {
@@ -148,12 +148,12 @@ bool hr__driver_look(void)
 	void *library = hr__loader_loaded(LIBRARY);
 	if (!library) return false;
 	pthread_mutex_lock(&lock);
-	if (!hr__driver_found) {
+	if (!hr__driver.found) {
 		look_up_all(library);
 		check();
 		hr__launches_begin();
 	}
-	__atomic_store_n(&hr__driver_found, true, __ATOMIC_RELEASE);
+	__atomic_store_n(&hr__driver.found, true, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&lock);
 	return true;
 }

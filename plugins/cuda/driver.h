@@ -10,6 +10,7 @@
 #include "driver_calls.h"
 
 typedef struct hr__driver_table {
+	bool found; /* stored with release when the rest is complete */
 #define HR__MEMBER(symbol, name, since, parameters) CUresult(*symbol) parameters;
 #define HR__MEMBERS(symbol, name, since, parameters) CUresult(*symbol) parameters; CUresult(*symbol##_ptsz) parameters;
 #define HR__MADE_MEMBER(symbol, parameters) CUresult(*symbol) parameters;
@@ -21,17 +22,14 @@ typedef struct hr__driver_table {
 #undef HR__MADE_MEMBER
 } hr__driver_table;
 
-/* NULL: the driver has no such function. Written before hr__driver_find returns true. */
-extern hr__driver_table hr__driver;
-
-/* Whether the driver was found, stored with release when hr__driver is complete. */
-extern bool hr__driver_found;
+/* NULL: the driver has no such function. Written before hr__driver_find returns true. The functions of most requests are in its first cache line. */
+extern hr__driver_table hr__driver __attribute__((aligned(64)));
 
 /* Whether the program has loaded the driver. The first call that finds it looks its functions up. Any thread. */
 bool hr__driver_look(void);
 static inline bool hr__driver_find(void)
 {
-	return __builtin_expect(__atomic_load_n(&hr__driver_found, __ATOMIC_ACQUIRE), true) || hr__driver_look();
+	return __builtin_expect(__atomic_load_n(&hr__driver.found, __ATOMIC_ACQUIRE), true) || hr__driver_look();
 }
 
 /* Whether the driver that was found has the functions without which nothing can be recorded. If not, a line has said so. */

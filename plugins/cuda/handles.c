@@ -66,10 +66,10 @@ static CUdeviceptr next_mapped(CUdeviceptr address)
 	return next;
 }
 
-static CUresult given_back(void *unused)
+/* The driver has the memory already. */
+static void end_block(uint64_t address)
 {
-	(void)unused;
-	return HR__CUDA_SUCCESS; /* the driver has it already */
+	(void)HR__LEDGER_FREE(HR__LEDGER_DEVICE, address, HR__CUDA_SUCCESS);
 }
 
 static void link_handle(physical_handle *added)
@@ -91,7 +91,7 @@ static void end_if_unused(physical_handle *ended)
 {
 	if (ended->references || ended->mappings) return;
 	unlink_handle(ended);
-	hr__ledger_free(ended->address, given_back, NULL);
+	end_block(ended->address);
 	free(ended);
 }
 
@@ -115,7 +115,8 @@ static void add_handle(CUmemGenericAllocationHandle handle, uint64_t address)
 {
 	physical_handle *added = malloc(sizeof *added);
 	if (!added) {
-		hr__ledger_free(address, given_back, NULL); /* its end would not be seen */
+		end_block(address); /* its end would not be seen */
+		hr__ledger_say_unrecorded("out of memory");
 		return;
 	}
 	*added = (physical_handle){ .handle = handle, .address = address, .references = 1 };
@@ -126,10 +127,11 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t bytes, const CUme
 {
 	CUmemGenericAllocationHandle handle = 0;
 	uint64_t address = 0;
-	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemCreate") };
+	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__CALL_cuMemCreate };
 	if (!out || !of || !hr__ledger_is_on()) return HR__REAL(cuMemCreate, out, bytes, of, flags);
 	request.kind = is_on_card(of) ? HR__LEDGER_DEVICE : HR__LEDGER_HOST;
 	request.device = of->location.id;
+	request.has_scope = true;
 	request.scope = hr__names_scope(); /* without the lock: Python code may run, which releases memory */
 	pthread_mutex_lock(&lock);
 	CUresult result = HR__RECORD_TAKE(&request, address, create(&request, &handle, of, flags, &address), HR__REAL(cuMemRelease, handle));

@@ -17,7 +17,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static hr__kernel *slots[SLOTS]; /* stored with release */
 static uint32_t count;
-static uint32_t unloads, unloads_before; /* the latter: when the table was last emptied */
+static uint32_t unloads_before; /* when the table was last emptied */
+static uint32_t replaced; /* names of kernels that gave their places to others */
 
 /* The demangled name, if the C++ library is in the process. */
 static hr_name intern_demangled(const char *text)
@@ -53,7 +54,7 @@ static hr__kernel *make(CUfunction function)
 	hr__kernel *made = calloc(1, sizeof *made);
 	if (!made) return NULL;
 	made->function = function;
-	made->asked = __atomic_load_n(&unloads, __ATOMIC_ACQUIRE);
+	made->asked = __atomic_load_n(&hr__now.unloads, __ATOMIC_ACQUIRE);
 	made->name = name_of(function);
 	while (made->parameter_count < HR__KERNEL_PARAMETERS_MAX && get_parameter(function, made->parameter_count, &offset, &size)) {
 		made->offsets[made->parameter_count] = (uint32_t)offset;
@@ -64,7 +65,7 @@ static hr__kernel *make(CUfunction function)
 
 static uint32_t home_of(CUfunction function)
 {
-	return (uint32_t)((uint64_t)(uintptr_t)function * UINT64_C(0x9E3779B97F4A7C15) >> 40) & (SLOTS - 1);
+	return hr__kernels_hash(function) & (SLOTS - 1);
 }
 
 /* The slot of [function], or the empty one where it would be. */
@@ -78,7 +79,7 @@ static uint32_t slot_of(CUfunction function)
 
 static bool is_current(const hr__kernel *kernel)
 {
-	return kernel && __atomic_load_n(&kernel->asked, __ATOMIC_ACQUIRE) == __atomic_load_n(&unloads, __ATOMIC_ACQUIRE);
+	return kernel && __atomic_load_n(&kernel->asked, __ATOMIC_ACQUIRE) == __atomic_load_n(&hr__now.unloads, __ATOMIC_ACQUIRE);
 }
 
 static bool is_same(const hr__kernel *a, const hr__kernel *b)
@@ -105,7 +106,7 @@ static hr__kernel *ask(uint32_t at, hr__kernel *known, CUfunction function)
 /* Some of the kernels are gone if code was unloaded; which ones is not known. With the lock held. */
 static void make_room(void)
 {
-	uint32_t now = __atomic_load_n(&unloads, __ATOMIC_ACQUIRE);
+	uint32_t now = __atomic_load_n(&hr__now.unloads, __ATOMIC_ACQUIRE);
 	if (now == unloads_before) return;
 	for (uint32_t i = 0; i < SLOTS; i++) __atomic_store_n(&slots[i], NULL, __ATOMIC_RELEASE);
 	count = 0;
@@ -128,7 +129,32 @@ hr__kernel *hr__kernels_get(CUfunction function)
 	return found;
 }
 
+/* Stores the name where the next launch of the kernel finds it: in a place that is empty or out of date, or in place of another. With the lock held. */
+static void keep_name(const hr__kernel *kernel)
+{
+	uint32_t now = __atomic_load_n(&kernel->asked, __ATOMIC_ACQUIRE);
+	hr__named_kernel *set = hr__now.kernels[hr__kernels_set(kernel->function)], *place = NULL;
+	for (unsigned i = 0; i < HR__NAMED_WAYS && !place; i++)
+		if (!set[i].function || set[i].function == kernel->function || set[i].name >> 32 != now) place = &set[i];
+	if (!place) place = &set[replaced++ % HR__NAMED_WAYS];
+	__atomic_store_n(&place->function, NULL, __ATOMIC_RELEASE);
+	__atomic_store_n(&place->name, (uint64_t)now << 32 | kernel->name, __ATOMIC_RELEASE);
+	__atomic_store_n(&place->function, kernel->function, __ATOMIC_RELEASE);
+}
+
+__attribute__((cold)) hr_name hr__kernels_name_slowly(CUfunction function)
+{
+	const hr__kernel *kernel = hr__kernels_get(function);
+	if (!kernel) return HR_NAME_NONE;
+	/* A thread that would have to wait does without. */
+	if (pthread_mutex_trylock(&lock) == 0) {
+		keep_name(kernel);
+		pthread_mutex_unlock(&lock);
+	}
+	return kernel->name;
+}
+
 void hr__kernels_forget(void)
 {
-	__atomic_fetch_add(&unloads, 1, __ATOMIC_ACQ_REL);
+	__atomic_fetch_add(&hr__now.unloads, 1, __ATOMIC_ACQ_REL);
 }

@@ -8,6 +8,7 @@
 #include "launches.h"
 
 #include <sched.h>
+#include <stddef.h>
 #include <string.h>
 #include <time.h>
 
@@ -22,7 +23,6 @@
 HR__ANSWERED_PLAIN(HR__PROTOTYPE)
 HR__ANSWERED_STREAM(HR__PROTOTYPES)
 
-#define EXPECTED_MAX 16 /* blocks of a thread that wait for a launch; earlier ones keep their names */
 #define MEASURED 3
 #define WAIT_MAX_NS 1000000000ull
 #define LEAST_ADDRESS 4096u
@@ -32,59 +32,63 @@ HR__ANSWERED_STREAM(HR__PROTOTYPES)
 
 /* ---- names ---- */
 
-static __thread struct {
-	unsigned count;
-	hr_allocator allocators[EXPECTED_MAX];
-	uint64_t addresses[EXPECTED_MAX];
-} expected;
-
-void hr__launches_expect(hr_allocator allocator, uint64_t address)
-{
-	unsigned at = expected.count < EXPECTED_MAX ? expected.count++ : EXPECTED_MAX - 1;
-	expected.allocators[at] = allocator;
-	expected.addresses[at] = address;
-}
-
 void hr__launches_forget(uint64_t address)
 {
-	for (unsigned i = 0; i < expected.count; i++) {
-		if (expected.addresses[i] != address) continue;
-		expected.count--;
-		expected.addresses[i] = expected.addresses[expected.count];
-		expected.allocators[i] = expected.allocators[expected.count];
-	}
+	hr__thread *self = &hr__this_thread;
+	for (uint32_t i = 0; i < self->expected_count; i++)
+		if (self->expected[i].address == address) self->expected[i] = self->expected[--self->expected_count];
 }
 
-static void name_expected(const hr__kernel *kernel)
+__attribute__((always_inline)) static inline void name_expected(hr_name name)
 {
-	for (unsigned i = 0; i < expected.count; i++)
-		(void)!hr_allocation_set_names(expected.allocators[i], (const void *)(uintptr_t)expected.addresses[i], HR_NAME_NONE, kernel->name);
-	expected.count = 0;
+	hr__thread *self = &hr__this_thread;
+	for (uint32_t i = 0; i < self->expected_count; i++) {
+		const hr__expected_block *block = &self->expected[i];
+		if (__builtin_expect(block->id != 0, true)) hr__now.set_tag(block->allocator, block->id, block->address, name);
+		else (void)!hr_allocation_set_names(block->allocator, (const void *)(uintptr_t)block->address, HR_NAME_NONE, name);
+	}
+	self->expected_count = 0;
 }
 
 /* ---- uses ---- */
 
-static void emit(const hr__kernel *kernel, hr__event_kind kind, const hr__block *block, uint64_t ns)
+typedef struct used_block {
+	hr_allocator allocator;
+	uint64_t address;
+} used_block;
+
+static void emit(const hr__kernel *kernel, hr__event_kind kind, const used_block *block, uint64_t ns)
 {
 	hr__event event = { .kind = kind, .op = kernel->name, .bytes = ns };
 	if (block) event.op = HR_NAME_NONE, event.allocator = (uint32_t)block->allocator.id, event.address = block->address;
 	hr__trace_event(&event);
 }
 
+static bool begins_at(uint64_t address, used_block *out)
+{
+	*out = (used_block){ .allocator = hr__ledger_find(address), .address = address };
+	return out->allocator.id != 0;
+}
+
 /* The block that [value] points into, if it is an address at all. */
-static bool block_at(uint64_t value, hr__block *out)
+static bool block_at(uint64_t value, used_block *out)
 {
 	CUdeviceptr base = 0;
 	size_t bytes;
+	hr__block managed;
 	if (value < LEAST_ADDRESS || value >> 57) return false;
-	if (hr__blocks_find(value, false, out) || hr__manage_find(value, out)) return true;
+	if (begins_at(value, out)) return true;
+	if (hr__manage_find(value, &managed)) {
+		*out = (used_block){ .allocator = managed.allocator, .address = managed.address };
+		return true;
+	}
 	if (!hr__driver.cuMemGetAddressRange_v2 || hr__driver.cuMemGetAddressRange_v2(&base, &bytes, value) != HR__CUDA_SUCCESS) return false;
-	return hr__blocks_find(base, false, out);
+	return begins_at(base, out);
 }
 
 static void emit_uses(const hr__kernel *kernel, const void *argument, uint32_t size)
 {
-	hr__block block;
+	used_block block;
 	for (uint32_t at = 0; at + sizeof(uint64_t) <= size; at += (uint32_t)sizeof(uint64_t)) {
 		uint64_t value;
 		memcpy(&value, (const char *)argument + at, sizeof value);
@@ -188,10 +192,10 @@ static void begin_launch(noted_launch *launch, CUfunction function, CUstream str
 {
 	*launch = (noted_launch){ .kernel = NULL };
 	bool uses = hr__settings_now.uses && hr__trace_is_on();
-	if ((!expected.count && !uses) || !hr__ledger_is_on()) return;
+	if ((!hr__this_thread.expected_count && !uses) || !hr__ledger_is_on()) return;
 	hr__kernel *kernel = hr__kernels_get(function);
 	if (!kernel) return;
-	name_expected(kernel);
+	name_expected(kernel->name);
 	if (!uses || hr__captures_has(stream, false)) return; /* a graph that is recorded runs later, or never */
 	if (!hr__driver.cuFuncGetParamInfo && !hr__driver.cuKernelGetParamInfo) say_once_without_parameters();
 	launch->kernel = kernel;
@@ -215,33 +219,42 @@ static CUstream of_variant(CUstream stream, bool per_thread)
 	return stream || !per_thread ? stream : HR__PER_THREAD_STREAM;
 }
 
-/* Almost all launches: no block of the thread waits for a name, and launches are not recorded. Then the call is a jump to the driver's, so what records
- * is in functions of their own, which save registers.
+/* Almost all launches: no block of the thread waits for a name, and launches are not recorded. Then the call is a jump to the driver's, so what names
+ * and records is in functions of their own, which save registers.
  *
  * A launch reads this cache line and two for the thread's count. Between two launches a program uses so much other memory that each further line is
  * a miss of the first cache, and a step of a training program has hundreds of launches.
  *
- * NULL: the driver has not been found, lacks the call, or launches are recorded. Relaxed atomics; they change once. */
-static struct {
-#define PLAIN(symbol, name, since, parameters) CUresult(*symbol) parameters; CUresult(*symbol##_ptsz) parameters;
-	HR__ANSWERED_LAUNCHES(PLAIN)
-#undef PLAIN
-} plain __attribute__((aligned(64)));
-_Static_assert(sizeof plain <= 64, "one cache line");
+ * Their functions are in hr__now.launch. NULL: the driver has not been found, lacks the call, or launches are recorded. */
+_Static_assert(offsetof(hr__state, unloads) / 64 == offsetof(hr__state, launch) / 64, "one cache line");
 
 void hr__launches_begin(void)
 {
 	if (hr__settings_get()->uses) return;
-#define PLAIN(symbol, name, since, parameters)                                       \
-	__atomic_store_n(&plain.symbol, hr__driver.symbol, __ATOMIC_RELAXED);            \
-	__atomic_store_n(&plain.symbol##_ptsz, hr__driver.symbol##_ptsz, __ATOMIC_RELAXED);
+#define PLAIN(symbol, name, since, parameters)                                     \
+	__atomic_store_n(&hr__now.launch.symbol, hr__driver.symbol, __ATOMIC_RELAXED); \
+	__atomic_store_n(&hr__now.launch.symbol##_ptsz, hr__driver.symbol##_ptsz, __ATOMIC_RELAXED);
 	HR__ANSWERED_LAUNCHES(PLAIN)
 #undef PLAIN
 }
 
-/* The driver's function, or NULL: the launch has to be looked at. */
-#define PLAIN_LAUNCH(symbol) (__builtin_expect(expected.count == 0, true) ? __atomic_load_n(&plain.symbol, __ATOMIC_RELAXED) : NULL)
+/* The driver's function, or NULL: blocks wait for a name, or the launch is recorded. */
+#define PLAIN_LAUNCH(symbol) (__builtin_expect(hr__this_thread.expected_count == 0, true) ? __atomic_load_n(&hr__now.launch.symbol, __ATOMIC_RELAXED) : NULL)
 
+/* Names the blocks that wait. */
+static __attribute__((noinline, hot)) void name_waiting(CUfunction function)
+{
+	name_expected(hr__kernels_name(function));
+}
+/* The driver's function, after the blocks that wait were named; NULL: the launch is recorded. */
+#define NAMED_LAUNCH(symbol, function)                                                                         \
+	({                                                                                                         \
+		__typeof__(hr__driver.symbol) named_ = __atomic_load_n(&hr__now.launch.symbol, __ATOMIC_RELAXED);      \
+		if (__builtin_expect(named_ != NULL, true)) name_waiting(function);                                    \
+		named_;                                                                                                \
+	})
+
+#define NAMES static __attribute__((noinline, hot)) CUresult
 #define RECORDS static __attribute__((noinline)) CUresult
 
 #define LAUNCH_CALLS(variant, per_thread)                                                                                                                    \
@@ -265,25 +278,45 @@ void hr__launches_begin(void)
 		begin_launch(&launch, function, of_variant(stream, per_thread), arguments, NULL);                                                                    \
 		return end_launch(&launch, HR__REAL(cuLaunchCooperativeKernel##variant, function, gx, gy, gz, bx, by, bz, shared, stream, arguments));               \
 	}                                                                                                                                                        \
+	NAMES name_launch##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz,    \
+	                    unsigned int shared, CUstream stream, void **arguments, void **extra)                                                                \
+	{                                                                                                                                                        \
+		__typeof__(hr__driver.cuLaunchKernel##variant) real = NAMED_LAUNCH(cuLaunchKernel##variant, function);                                               \
+		if (__builtin_expect(real != NULL, true)) return real(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);                           \
+		return record_launch##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);                                                   \
+	}                                                                                                                                                        \
+	NAMES name_launch_ex##variant(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra)                                         \
+	{                                                                                                                                                        \
+		__typeof__(hr__driver.cuLaunchKernelEx##variant) real = config ? NAMED_LAUNCH(cuLaunchKernelEx##variant, function) : NULL;                           \
+		if (__builtin_expect(real != NULL, true)) return real(config, function, arguments, extra);                                                           \
+		return record_launch_ex##variant(config, function, arguments, extra);                                                                                \
+	}                                                                                                                                                        \
+	NAMES name_cooperative##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
+	                    unsigned int shared, CUstream stream, void **arguments)                                                                              \
+	{                                                                                                                                                        \
+		__typeof__(hr__driver.cuLaunchCooperativeKernel##variant) real = NAMED_LAUNCH(cuLaunchCooperativeKernel##variant, function);                         \
+		if (__builtin_expect(real != NULL, true)) return real(function, gx, gy, gz, bx, by, bz, shared, stream, arguments);                                  \
+		return record_cooperative##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments);                                                     \
+	}                                                                                                                                                        \
 	CUresult cuLaunchKernel##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by, unsigned int bz, \
 	                                 unsigned int shared, CUstream stream, void **arguments, void **extra)                                                   \
 	{                                                                                                                                                        \
 		__typeof__(hr__driver.cuLaunchKernel##variant) real = PLAIN_LAUNCH(cuLaunchKernel##variant);                                                         \
 		if (__builtin_expect(real != NULL, true)) return real(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);                           \
-		return record_launch##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);                                                   \
+		return name_launch##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, extra);                                                     \
 	}                                                                                                                                                        \
 	CUresult cuLaunchKernelEx##variant(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra)                                    \
 	{                                                                                                                                                        \
 		__typeof__(hr__driver.cuLaunchKernelEx##variant) real = PLAIN_LAUNCH(cuLaunchKernelEx##variant);                                                     \
 		if (__builtin_expect(real != NULL, true)) return real(config, function, arguments, extra);                                                           \
-		return record_launch_ex##variant(config, function, arguments, extra);                                                                                \
+		return name_launch_ex##variant(config, function, arguments, extra);                                                                                  \
 	}                                                                                                                                                        \
 	CUresult cuLaunchCooperativeKernel##variant(CUfunction function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx, unsigned int by,    \
 	                                            unsigned int bz, unsigned int shared, CUstream stream, void **arguments)                                     \
 	{                                                                                                                                                        \
 		__typeof__(hr__driver.cuLaunchCooperativeKernel##variant) real = PLAIN_LAUNCH(cuLaunchCooperativeKernel##variant);                                   \
 		if (__builtin_expect(real != NULL, true)) return real(function, gx, gy, gz, bx, by, bz, shared, stream, arguments);                                  \
-		return record_cooperative##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments);                                                     \
+		return name_cooperative##variant(function, gx, gy, gz, bx, by, bz, shared, stream, arguments);                                                       \
 	}
 
 LAUNCH_CALLS(, false)

@@ -1,12 +1,11 @@
 /* ledger.c - see ledger.h.
  *
- * A block is recorded in two steps. The driver's call comes first, so that its result and its out-parameters are the program's; then hr_alloc on an
- * allocator of the kind "driver", whose alloc function returns the address that the driver gave. A free is the other way round: hr_free takes the
- * block out of the ledger and then calls the allocator's free function, which makes the driver's call. So no other thread can be given the address
- * while the ledger still has it, and a free that the driver refuses is undone by hr_free.
+ * A block is recorded in two steps. The driver's call comes first, so that its result and its out-parameters are the program's; then the block is
+ * adopted by an allocator of the kind "driver" (core/memory/adopt.h). A free is the other way round: the block is taken out of the ledger before the driver's
+ * call. So no other thread can be given the address while the ledger still has it. A free that the driver refuses is undone.
  *
- * What the two functions need to know is in a thread-local variable. Without it they are called by hr_shutdown, which ends the ledger and must leave
- * the program's memory alone. */
+ * The allocators' ledgers are the only tables of blocks: which allocator has an address is found out by looking it up in them, first in that of the card
+ * that the thread used last. */
 #define _GNU_SOURCE
 #include "ledger.h"
 
@@ -16,9 +15,7 @@
 #include <unistd.h>
 
 #include "blocks.h"
-#include "cards.h"
 #include "core/device/device.h"
-#include "driver.h"
 #include "headroom_backend.h"
 #include "headroom_oom.h"
 #include "launches.h"
@@ -39,43 +36,33 @@ static bool is_on_gpu[HR__CARDS_MAX][HR__LEDGER_KINDS]; /* written before the al
 static bool begun;             /* libheadroom has been called, and may have state */
 static bool forked;            /* libheadroom's state is the parent's */
 static int fork_error;         /* of pthread_atfork */
-static uint64_t allocators[HR__CARDS_MAX][HR__LEDGER_KINDS]; /* ids, stored with release; 0 = not created yet */
 static uint32_t failures;      /* blocks that could not be recorded */
 static uint32_t reports;
 
-/* What the calling thread is doing. */
-static __thread struct ledger_action {
-	bool inside;
-	uint64_t adopt;        /* alloc: the address to return; 0 = refuse */
-	CUresult (*give_back)(void *context); /* free: the driver's call; NULL = leave the memory alone */
-	void *context;
-	CUresult result;
-	bool called;
-} action;
+HR__HOT_DATA hr__state hr__now;
+__thread hr__thread hr__this_thread;
 
 /* ---- the allocator's functions ---- */
 
-static hr_status adopt(void *unused, size_t bytes, size_t alignment, hr_stream stream, void **out)
+/* For a request that the driver has refused, which is reported as any other: all others are adopted. */
+static hr_status refuse(void *unused, size_t bytes, size_t alignment, hr_stream stream, void **out)
 {
 	(void)unused;
 	(void)bytes;
 	(void)alignment;
 	(void)stream;
-	if (!action.adopt) return hr_backend_set_error(HR_OUT_OF_MEMORY, "the CUDA driver has no memory for the request");
-	*out = (void *)(uintptr_t)action.adopt;
-	return HR_OK;
+	(void)out;
+	return hr_backend_set_error(HR_OUT_OF_MEMORY, "the CUDA driver has no memory for the request");
 }
 
-static hr_status give_back(void *unused, void *address, size_t bytes, hr_stream stream)
+/* hr_shutdown ends the ledger, and must leave the program's memory alone. */
+static hr_status leave_alone(void *unused, void *address, size_t bytes, hr_stream stream)
 {
 	(void)unused;
 	(void)address;
 	(void)bytes;
 	(void)stream;
-	if (!action.give_back) return HR_OK;
-	action.called = true;
-	action.result = action.give_back(action.context);
-	return action.result == HR__CUDA_SUCCESS ? HR_OK : hr_backend_set_error(HR_DEVICE_ERROR, "the CUDA driver refused to free the block");
+	return HR_OK;
 }
 
 /* ---- reports ---- */
@@ -103,6 +90,8 @@ static void after_fork(void)
 	pthread_mutex_init(&lock, NULL);
 	hr__driver_forget_lock();
 	if (!__atomic_load_n(&begun, __ATOMIC_RELAXED)) return;
+	__atomic_store_n(&hr__now.ready, false, __ATOMIC_RELAXED);
+	hr__this_thread.expected_count = 0;
 	forked = true; /* the driver refuses to work here too, because the parent has used it */
 	hr__blocks_forget();
 }
@@ -116,9 +105,15 @@ static bool start_session(void)
 {
 	hr_custom_allocator table;
 	__atomic_store_n(&begun, true, __ATOMIC_RELAXED);
+	hr__now.manage = hr__settings_now.manage;
+	hr__now.limited = hr__settings_now.limit != 0;
+	hr__now.callers = hr__settings_now.callers;
+	hr__now.adopt = hr__adopt;
+	hr__now.take = hr__adopted_take;
+	hr__now.set_tag = hr__adopted_set_tag;
 	hr_custom_allocator_init(&table);
-	table.alloc = adopt;
-	table.free = give_back;
+	table.alloc = refuse;
+	table.free = leave_alone;
 	hr_status status = hr__cards_register(&on_gpu);
 	if (status == HR_OK) status = hr_allocator_register(KIND, &table, NULL);
 	bool done = !fork_error && (status == HR_OK || status == HR_ALREADY_EXISTS);
@@ -138,9 +133,12 @@ static bool is_started(void)
 	return now == STARTED;
 }
 
-bool hr__ledger_is_on(void)
+/* All of it stays as it is once it is true, except in the child of a fork. A thread inside a recorded call must not start anything. */
+bool hr__ledger_start(void)
 {
-	return hr__driver_find() && hr__settings_now.on && !forked && !action.inside && hr__driver_suffices() && is_started();
+	if (!hr__driver_find() || !hr__settings_now.on || forked || hr__this_thread.inside || !hr__driver_suffices() || !is_started()) return false;
+	__atomic_store_n(&hr__now.ready, true, __ATOMIC_RELEASE);
+	return true;
 }
 
 /* ---- allocators ---- */
@@ -199,58 +197,64 @@ static void say_failure(const char *what, const char *why)
 	if (__atomic_fetch_add(&failures, 1, __ATOMIC_RELAXED) == 0) hr__settings_say("%s: %s; the program continues", what, why);
 }
 
-static hr_allocator allocator_of(CUdevice device, hr__ledger_kind kind)
+static __attribute__((cold, noinline)) uint64_t get_or_create(int card, hr__ledger_kind kind)
 {
-	int card = kind == HR__LEDGER_HOST ? 0 : hr__cards_index(device);
-	if (card < 0) return (hr_allocator){ 0 };
-	uint64_t id = __atomic_load_n(&allocators[card][kind], __ATOMIC_ACQUIRE);
-	if (id) return (hr_allocator){ id };
 	pthread_mutex_lock(&lock);
-	id = allocators[card][kind];
+	uint64_t id = hr__now.allocators[card][kind];
 	if (!id) id = create(card, kind);
-	__atomic_store_n(&allocators[card][kind], id, __ATOMIC_RELEASE);
+	__atomic_store_n(&hr__now.allocators[card][kind], id, __ATOMIC_RELEASE);
 	pthread_mutex_unlock(&lock);
 	if (!id) say_failure("CUDA memory cannot be recorded", hr_last_message());
-	return (hr_allocator){ id };
+	return id;
+}
+
+static inline int card_of(CUdevice device, hr__ledger_kind kind)
+{
+	return kind == HR__LEDGER_HOST ? 0 : hr__cards_index(device);
+}
+
+static inline hr_allocator allocator_on(int card, hr__ledger_kind kind)
+{
+	if (card < 0) return (hr_allocator){ 0 };
+	uint64_t id = __atomic_load_n(&hr__now.allocators[card][kind], __ATOMIC_ACQUIRE);
+	return (hr_allocator){ __builtin_expect(id != 0, true) ? id : get_or_create(card, kind) };
+}
+
+static hr_allocator allocator_of(CUdevice device, hr__ledger_kind kind)
+{
+	return allocator_on(card_of(device, kind), kind);
 }
 
 /* ---- requests ---- */
-
-bool hr__ledger_locate(hr__ledger_request *request)
-{
-	if (!hr__cards_current(&request->device, &request->context)) return false;
-	request->scope = hr__names_scope();
-	return true;
-}
 
 bool hr__ledger_locate_by(hr__ledger_request *request, CUstream stream)
 {
 	return hr__ledger_locate(request) && hr__cards_of_stream(stream, &request->device, &request->context);
 }
 
-void hr__ledger_name(const hr__ledger_request *request, hr_request *named)
+static __attribute__((cold, noinline)) hr_name intern(hr__ledger_call call)
 {
-	hr_name name = __atomic_load_n(&request->call->name, __ATOMIC_RELAXED);
-	if (name == HR_NAME_NONE) {
-		name = hr_name_intern(request->call->text);
-		__atomic_store_n(&request->call->name, name, __ATOMIC_RELAXED);
-	}
-	named->op = named->tag = name;
-	named->scope = request->scope;
+	static const char *const texts[] = {
+#define TEXT(call) #call,
+		HR__LEDGER_CALLS(TEXT)
+#undef TEXT
+	};
+	hr_name name = hr_name_intern(texts[call]);
+	__atomic_store_n(&hr__now.calls[call], name, __ATOMIC_RELAXED);
+	return name;
 }
 
-/* hr_alloc of [request], with [address] as its outcome; 0 = the driver has refused. */
-static hr_status record(hr_allocator allocator, const hr__ledger_request *request, uint64_t address)
+/* All but the scope. */
+static inline void name(const hr__ledger_request *request, hr_request *named)
 {
-	void *out;
-	hr_request recorded = HR_REQUEST(request->bytes);
-	recorded.alignment = 1; /* the driver decides it */
-	recorded.stream = HR_STREAM_HOST;
-	hr__ledger_name(request, &recorded);
-	action = (struct ledger_action){ .inside = true, .adopt = address };
-	hr_status status = hr_alloc(allocator, &recorded, &out);
-	action = (struct ledger_action){ .inside = false };
-	return status;
+	hr_name op = __atomic_load_n(&hr__now.calls[request->call], __ATOMIC_RELAXED);
+	named->op = named->tag = __builtin_expect(op != HR_NAME_NONE, true) ? op : intern(request->call);
+}
+
+void hr__ledger_name(const hr__ledger_request *request, hr_request *named)
+{
+	name(request, named);
+	named->scope = request->has_scope ? request->scope : hr__names_scope();
 }
 
 static uint64_t least_of(uint64_t a, uint64_t b)
@@ -258,7 +262,7 @@ static uint64_t least_of(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-bool hr__ledger_admits(const hr__ledger_request *request)
+bool hr__ledger_fits(const hr__ledger_request *request)
 {
 	uint64_t limit, used;
 	if (request->kind != HR__LEDGER_DEVICE || !hr__ledger_get_limit(request->device, &limit, &used)) return true;
@@ -276,63 +280,130 @@ bool hr__ledger_make_room(const hr__ledger_request *request)
 	return request->kind != HR__LEDGER_HOST && hr__manage_trim(request->device);
 }
 
-/* Ends a block in the ledger; the driver is not called. */
-static void forget(hr_allocator allocator, uint64_t address)
+void hr__ledger_say_unrecorded(const char *why)
 {
-	action = (struct ledger_action){ .inside = true };
-	hr_free(allocator, (void *)(uintptr_t)address, HR_STREAM_HOST);
-	action = (struct ledger_action){ .inside = false };
+	say_failure("a block of CUDA memory is not recorded", why);
 }
 
-bool hr__ledger_add(const hr__ledger_request *request, uint64_t address)
+/* False: the block exceeds the limit. */
+static __attribute__((cold, noinline)) bool not_added(const hr__ledger_request *request, hr_status status)
 {
-	hr_allocator allocator = allocator_of(request->device, request->kind);
-	if (!allocator.id) return true;
-	hr_status status = record(allocator, request, address);
-	hr__block block = { .address = address, .bytes = request->bytes, .allocator = allocator, .context = request->context };
-	if (status == HR_OK && hr__blocks_add(&block)) {
-		if (request->kind != HR__LEDGER_HOST) hr__launches_expect(allocator, address);
-		return true;
-	}
 	uint64_t limit, used;
 	bool limited = request->kind == HR__LEDGER_DEVICE && hr__ledger_get_limit(request->device, &limit, &used);
 	if (status == HR_OUT_OF_MEMORY && limited) return false;
-	if (status == HR_OK) forget(allocator, address); /* its end would not be seen */
-	say_failure("a block of CUDA memory is not recorded", status == HR_OK ? "out of memory" : hr_last_message());
+	hr__ledger_say_unrecorded(hr_last_message());
+	return true;
+}
+
+__attribute__((hot)) bool hr__ledger_add(const hr__ledger_request *request, uint64_t address)
+{
+	hr__thread *self = &hr__this_thread;
+	int card = card_of(request->device, request->kind);
+	hr_allocator allocator = allocator_on(card, request->kind);
+	hr__chunk_id id;
+	if (__builtin_expect(!allocator.id, false)) return true;
+	hr_request recorded = HR_REQUEST(request->bytes);
+	recorded.stream = HR_STREAM_HOST;
+	name(request, &recorded);
+	bool known = request->has_scope || hr__now.callers;
+	recorded.scope = request->has_scope ? request->scope : __builtin_expect(known, false) ? hr__names_scope() : hr__names_thread();
+	/* Code of Python may run in it, and release memory. */
+	hr_status status = hr__now.adopt(allocator, &recorded, address, request->context, known ? NULL : hr__names_line, &id);
+	if (__builtin_expect(status != HR_OK, false)) return not_added(request, status);
+	if (request->kind == HR__LEDGER_HOST) return true;
+	self->card = (uint32_t)card;
+	hr__launches_expect(allocator, id, address);
 	return true;
 }
 
 void hr__ledger_refuse(const hr__ledger_request *request)
 {
+	void *out;
 	hr_allocator allocator = allocator_of(request->device, request->kind);
-	if (allocator.id && request->bytes && record(allocator, request, 0) != HR_OUT_OF_MEMORY)
-		say_failure("a refused request is not recorded", hr_last_message());
+	hr_request recorded = HR_REQUEST(request->bytes);
+	if (!allocator.id || !request->bytes) return;
+	recorded.alignment = 1; /* the driver decides it */
+	recorded.stream = HR_STREAM_HOST;
+	hr__ledger_name(request, &recorded);
+	hr__this_thread.inside = true;
+	hr_status status = hr_alloc(allocator, &recorded, &out);
+	hr__this_thread.inside = false;
+	if (status != HR_OUT_OF_MEMORY) say_failure("a refused request is not recorded", hr_last_message());
 }
 
 /* ---- ends ---- */
 
-CUresult hr__ledger_free(uint64_t address, CUresult (*call)(void *context), void *context)
+static inline hr_allocator existing(uint32_t card, hr__ledger_kind kind)
 {
-	hr__block block;
-	if (!hr__blocks_take(address, &block)) return call(context);
-	hr__launches_forget(address);
-	action = (struct ledger_action){ .inside = true, .give_back = call, .context = context };
-	hr_free(block.allocator, (void *)(uintptr_t)address, HR_STREAM_HOST);
-	struct ledger_action done = action;
-	action = (struct ledger_action){ .inside = false };
-	if (!done.called) return call(context); /* hr_shutdown has ended the ledger */
-	if (done.result != HR__CUDA_SUCCESS) hr__blocks_add(&block);
-	return done.result;
+	return (hr_allocator){ __atomic_load_n(&hr__now.allocators[card][kind], __ATOMIC_ACQUIRE) };
+}
+
+__attribute__((always_inline)) static inline bool take(uint32_t card, hr__ledger_kind kind, uint64_t address, hr__adopted *block)
+{
+	hr_allocator allocator = existing(card, kind);
+	bool keep_claim = kind == HR__LEDGER_DEVICE && hr__now.limited; /* until the card has the memory again */
+	return allocator.id && hr__now.take(allocator, address, keep_claim, block);
+}
+
+static __attribute__((cold, noinline)) hr_allocator take_elsewhere(uint64_t address, hr__adopted *block)
+{
+	for (uint32_t card = 0; card < hr__cards_count(); card++) {
+		for (hr__ledger_kind kind = 0; kind < HR__LEDGER_KINDS; kind++) {
+			if (!take(card, kind, address, block)) continue;
+			hr__this_thread.card = card;
+			return existing(card, kind);
+		}
+	}
+	return (hr_allocator){ 0 };
+}
+
+__attribute__((hot)) hr_allocator hr__ledger_take(hr__ledger_kind kind, uint64_t address, hr__adopted *block)
+{
+	hr__thread *self = &hr__this_thread;
+	uint32_t card = kind == HR__LEDGER_HOST ? 0 : self->card;
+	if (__builtin_expect(!address, false)) return (hr_allocator){ 0 };
+	if (self->expected_count) hr__launches_forget(address);
+	return __builtin_expect(take(card, kind, address, block), true) ? existing(card, kind) : take_elsewhere(address, block);
+}
+
+void hr__ledger_restore(hr_allocator allocator, const hr__adopted *block)
+{
+	if (hr__adopted_restore(allocator, block) != HR_OK) hr__ledger_say_unrecorded(hr_last_message());
+}
+
+hr_allocator hr__ledger_find(uint64_t address)
+{
+	for (uint32_t card = 0; card < hr__cards_count(); card++) {
+		for (hr__ledger_kind kind = 0; kind < HR__LEDGER_KINDS; kind++) {
+			hr_allocator allocator = existing(card, kind);
+			if (allocator.id && hr__adopted_has(allocator, address)) return allocator;
+		}
+	}
+	return (hr_allocator){ 0 };
+}
+
+static void end_context_in(hr_allocator allocator, CUcontext context)
+{
+	hr__adopted block;
+	uint32_t cursor = 0;
+	while (hr__adopted_take_of(allocator, context, &cursor, &block)) {
+		hr__launches_forget(hr__chunk_address(&block.chunk));
+		hr__adopted_end(allocator, &block);
+	}
 }
 
 void hr__ledger_end_context(CUcontext context)
 {
 	hr__block block;
 	size_t cursor = 0;
-	while (context && hr__blocks_take_of(context, &cursor, &block)) {
+	if (!context) return;
+	for (uint32_t card = 0; card < hr__cards_count(); card++)
+		for (hr__ledger_kind kind = 0; kind < HR__LEDGER_KINDS; kind++)
+			if (existing(card, kind).id) end_context_in(existing(card, kind), context);
+	while (hr__blocks_take_of(context, &cursor, &block)) {
 		hr__launches_forget(block.address);
 		hr__pools_give(block.pool, block.bytes);
-		forget(block.allocator, block.address);
+		hr_free(block.allocator, (void *)(uintptr_t)block.address, HR_STREAM_HOST);
 	}
 }
 
@@ -340,7 +411,7 @@ void hr__ledger_end_context(CUcontext context)
 static uint64_t blocks_on_gpu(int card, hr__ledger_kind kind)
 {
 	hr_stats stats;
-	uint64_t id = __atomic_load_n(&allocators[card][kind], __ATOMIC_ACQUIRE);
+	uint64_t id = __atomic_load_n(&hr__now.allocators[card][kind], __ATOMIC_ACQUIRE);
 	hr_stats_init(&stats);
 	return id && is_on_gpu[card][kind] && hr_allocator_get_stats((hr_allocator){ id }, &stats) == HR_OK ? (uint64_t)stats.bytes_in_use : 0;
 }
@@ -382,6 +453,6 @@ bool hr__ledger_is_above_limit(CUdevice device)
 	int card = hr__cards_index(device);
 	if (!hr__settings_now.limit || card < 0 || !blocks_on_gpu(card, HR__LEDGER_DEVICE)) return false;
 	hr_stats_init(&stats);
-	hr_allocator allocator = { __atomic_load_n(&allocators[card][HR__LEDGER_DEVICE], __ATOMIC_ACQUIRE) };
+	hr_allocator allocator = { __atomic_load_n(&hr__now.allocators[card][HR__LEDGER_DEVICE], __ATOMIC_ACQUIRE) };
 	return hr_allocator_get_stats(allocator, &stats) == HR_OK && reserved_on_gpu(card) > (uint64_t)stats.bytes_limit;
 }

@@ -15,56 +15,84 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "driver_calls.h"
+#include "cards.h"
+#include "core/memory/adopt.h"
+#include "driver.h"
 #include "headroom.h"
-
-typedef enum hr__ledger_kind { HR__LEDGER_DEVICE, HR__LEDGER_MANAGED, HR__LEDGER_HOST, HR__LEDGER_KINDS } hr__ledger_kind;
-
-/* A call that requests memory: op and tag of its blocks. HR__LEDGER_CALL("cuMemAlloc") is one, whose name is interned once. */
-typedef struct hr__ledger_call {
-	const char *text;
-	hr_name name; /* relaxed atomic; HR_NAME_NONE = not interned yet */
-} hr__ledger_call;
-
-#define HR__LEDGER_CALL(text) ({ static hr__ledger_call call_ = { text, HR_NAME_NONE }; &call_; })
+#include "state.h"
+#include "thread.h"
 
 /* A request of the program. */
 typedef struct hr__ledger_request {
 	hr__ledger_kind kind;
 	uint64_t bytes;
-	hr__ledger_call *call;
+	hr__ledger_call call;
 	CUcontext context; /* its end frees the block; NULL = none */
 	CUdevice device;
-	hr_name scope; /* hr__names_scope */
+	hr_name scope; /* hr__names_scope, if [has_scope]; otherwise it is found when it is needed, for which code of Python may run: with no lock held */
+	bool has_scope;
 } hr__ledger_request;
 
 /* Whether calls of this thread are recorded now: Headroom is on, the driver is known, and the thread is not inside a recorded call. */
-bool hr__ledger_is_on(void);
+__attribute__((cold)) bool hr__ledger_start(void);
+static inline bool hr__ledger_is_on(void)
+{
+	bool ready = __builtin_expect(__atomic_load_n(&hr__now.ready, __ATOMIC_ACQUIRE), true) || hr__ledger_start();
+	return ready && !hr__this_thread.inside;
+}
 
-/* Sets [device] and [context] of a request to the current ones of the thread, and its scope, for which code of Python may run: with no lock held. False:
- * there is no context; the driver will say so. */
-bool hr__ledger_locate(hr__ledger_request *request);
+/* Sets [device] and [context] of a request to the current ones of the thread. False: there is no context; the driver will say so. */
+static inline bool hr__ledger_locate(hr__ledger_request *request)
+{
+	return hr__cards_current(&request->device, &request->context);
+}
 
 /* The same for a request in stream order: the device and context are those of the stream. */
 bool hr__ledger_locate_by(hr__ledger_request *request, CUstream stream);
 
 /* Whether the request keeps within the limit, for which --manage may have to give memory that it keeps for later back to the driver. If not, it is counted
  * and reported as refused. */
-bool hr__ledger_admits(const hr__ledger_request *request);
+__attribute__((cold)) bool hr__ledger_fits(const hr__ledger_request *request);
+static inline bool hr__ledger_admits(const hr__ledger_request *request)
+{
+	return __builtin_expect(!hr__now.limited, true) || hr__ledger_fits(request);
+}
 
 /* Gives memory that --manage keeps for later back to the driver, for a request that the driver has refused. False: there was none. */
-bool hr__ledger_make_room(const hr__ledger_request *request);
+__attribute__((cold)) bool hr__ledger_make_room(const hr__ledger_request *request);
 
 /* Records a block that the driver has given. False: it exceeds the limit, because other threads were faster; it is counted and reported as refused,
  * and the caller gives it back to the driver. */
 bool hr__ledger_add(const hr__ledger_request *request, uint64_t address);
 
-/* Records a request that the driver has refused for lack of memory. */
-void hr__ledger_refuse(const hr__ledger_request *request);
+/* Says that a block is not recorded, if nothing of that kind was said before. */
+__attribute__((cold)) void hr__ledger_say_unrecorded(const char *why);
 
-/* Ends the block at [address] and calls give_back(context), which calls the driver. If that fails, the block continues. Blocks that are not in the
- * ledger are given back all the same. Returns the driver's result. */
-CUresult hr__ledger_free(uint64_t address, CUresult (*give_back)(void *context), void *context);
+/* Records a request that the driver has refused for lack of memory. */
+__attribute__((cold)) void hr__ledger_refuse(const hr__ledger_request *request);
+
+/* Takes the block at [address] out of the ledger; [kind] is what it probably is. *block is for hr__ledger_end or hr__ledger_restore. An allocator of 0: there
+ * is none, and the driver is called all the same. */
+hr_allocator hr__ledger_take(hr__ledger_kind kind, uint64_t address, hr__adopted *block);
+
+/* The driver refused to free the block: it continues. */
+__attribute__((cold)) void hr__ledger_restore(hr_allocator allocator, const hr__adopted *block);
+
+/* Ends the block of [kind] at [address], before [give], the driver's call, to whose result it evaluates. If that fails, the block continues. */
+#define HR__LEDGER_FREE(kind, address, give)                                                          \
+	({                                                                                                \
+		hr__adopted block_;                                                                           \
+		hr_allocator allocator_ = hr__ledger_take(kind, (uint64_t)(uintptr_t)(address), &block_);     \
+		CUresult given_ = (give);                                                                     \
+		if (allocator_.id) {                                                                          \
+			if (__builtin_expect(given_ == HR__CUDA_SUCCESS, true)) hr__adopted_end(allocator_, &block_); \
+			else hr__ledger_restore(allocator_, &block_);                                             \
+		}                                                                                             \
+		given_;                                                                                       \
+	})
+
+/* The allocator of the block at [address]; 0: there is none. */
+hr_allocator hr__ledger_find(uint64_t address);
 
 /* Ends all blocks of a context that the driver has destroyed. */
 void hr__ledger_end_context(CUcontext context);

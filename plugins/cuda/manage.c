@@ -195,9 +195,9 @@ static bool take(managed_card *card, const hr__ledger_request *request, hr_strea
 		*status = HR_OUT_OF_MEMORY;
 		return false;
 	}
-	hr__block block = { .address = (uintptr_t)*out, .bytes = request->bytes, .allocator = card->allocator, .context = request->context, .managed = true, .pool = pool };
+	hr__block block = { .address = (uintptr_t)*out, .bytes = request->bytes, .allocator = card->allocator, .context = request->context, .pool = pool };
 	if (hr__blocks_add(&block)) {
-		hr__launches_expect(card->allocator, block.address);
+		hr__launches_expect(card->allocator, 0, block.address);
 		return true;
 	}
 	hr_free(card->allocator, *out, stream);
@@ -316,7 +316,7 @@ bool hr__manage_free(CUdeviceptr address, const hr__manage_order *order, CUresul
 {
 	hr__block block;
 	hr_stream stream;
-	if (!hr__settings_now.manage || !hr__blocks_find(address, false, &block) || !block.managed) return false;
+	if (!hr__settings_now.manage || !hr__blocks_find(address, false, &block)) return false;
 	managed_card *card = card_with(block.allocator);
 	if (!card) return false; /* its card was reset */
 	/* A graph can free its own memory alone. */
@@ -337,7 +337,7 @@ bool hr__manage_free(CUdeviceptr address, const hr__manage_order *order, CUresul
 
 bool hr__manage_find(CUdeviceptr address, hr__block *out)
 {
-	return hr__settings_now.manage && hr__blocks_find(address, true, out) && out->managed;
+	return hr__settings_now.manage && hr__blocks_find(address, true, out);
 }
 
 uint64_t hr__manage_idle_bytes(CUdevice device)

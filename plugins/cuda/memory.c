@@ -13,13 +13,13 @@ HR__ANSWERED_STREAM(HR__PROTOTYPES)
 
 static const hr__manage_order by_all = { .by_stream = false };
 
-CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
+__attribute__((hot)) CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)
 {
 	CUdeviceptr address = 0;
-	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemAlloc") };
+	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__CALL_cuMemAlloc };
 	CUresult result;
 	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAlloc_v2, out, bytes);
-	if (hr__manage_take(&request, &by_all, out, &result)) return result;
+	if (hr__now.manage && hr__manage_take(&request, &by_all, out, &result)) return result;
 	result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAlloc_v2, &address, bytes), HR__REAL(cuMemFree_v2, address));
 	if (result == HR__CUDA_SUCCESS) *out = address;
 	return result;
@@ -37,7 +37,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *out_pitch, size_t width, s
 {
 	CUdeviceptr address = 0;
 	size_t pitch = 0, least = 0;
-	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .call = HR__LEDGER_CALL("cuMemAllocPitch") };
+	hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .call = HR__CALL_cuMemAllocPitch };
 	bool sized = !__builtin_mul_overflow(width, height, &least);
 	request.bytes = least;
 	if (!hr__ledger_is_on() || !out || !out_pitch || !sized || !hr__ledger_locate(&request))
@@ -52,31 +52,22 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *out, size_t *out_pitch, size_t width, s
 CUresult cuMemAllocManaged(CUdeviceptr *out, size_t bytes, unsigned int flags)
 {
 	CUdeviceptr address = 0;
-	hr__ledger_request request = { .kind = HR__LEDGER_MANAGED, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemAllocManaged") };
+	hr__ledger_request request = { .kind = HR__LEDGER_MANAGED, .bytes = bytes, .call = HR__CALL_cuMemAllocManaged };
 	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAllocManaged, out, bytes, flags);
 	CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocManaged, &address, bytes, flags), HR__REAL(cuMemFree_v2, address));
 	if (result == HR__CUDA_SUCCESS) *out = address;
 	return result;
 }
 
-static CUresult free_plain(void *address)
-{
-	return HR__REAL(cuMemFree_v2, *(CUdeviceptr *)address);
-}
-
-CUresult cuMemFree_v2(CUdeviceptr address)
+__attribute__((hot)) CUresult cuMemFree_v2(CUdeviceptr address)
 {
 	CUresult result;
 	if (!hr__ledger_is_on()) return HR__REAL(cuMemFree_v2, address);
-	return hr__manage_free(address, &by_all, &result) ? result : hr__ledger_free(address, free_plain, &address);
+	if (hr__now.manage && hr__manage_free(address, &by_all, &result)) return result;
+	return HR__LEDGER_FREE(HR__LEDGER_DEVICE, address, HR__REAL(cuMemFree_v2, address));
 }
 
 /* ---- in stream order ---- */
-
-typedef struct stream_free {
-	CUdeviceptr address;
-	CUstream stream;
-} stream_free;
 
 /* Memory that a graph allocates when it runs is the graph's. */
 static bool is_recorded(const CUdeviceptr *out, CUstream stream, bool per_thread)
@@ -86,15 +77,15 @@ static bool is_recorded(const CUdeviceptr *out, CUstream stream, bool per_thread
 
 /* The calls for one of the two default streams; [variant] is the end of the symbol. */
 #define STREAM_CALLS(variant, is_per_thread)                                                                                            \
-	CUresult cuMemAllocAsync##variant(CUdeviceptr *out, size_t bytes, CUstream stream)                                                  \
+	__attribute__((hot)) CUresult cuMemAllocAsync##variant(CUdeviceptr *out, size_t bytes, CUstream stream)                                                  \
 	{                                                                                                                                   \
 		CUdeviceptr address = 0;                                                                                                        \
 		CUresult result;                                                                                                                \
 		hr__manage_order order = { .by_stream = true, .stream = stream, .per_thread = is_per_thread };                                  \
-		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemAllocAsync") };                          \
+		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__CALL_cuMemAllocAsync };                          \
 		if (!is_recorded(out, stream, is_per_thread) || !hr__ledger_locate_by(&request, stream))                                        \
 			return HR__REAL(cuMemAllocAsync##variant, out, bytes, stream);                                                              \
-		if (hr__manage_take(&request, &order, out, &result)) return result;                                                             \
+		if (hr__now.manage && hr__manage_take(&request, &order, out, &result)) return result;                                  \
 		result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocAsync##variant, &address, bytes, stream),                        \
 		                         HR__REAL(cuMemFreeAsync##variant, address, stream));                                                   \
 		if (result == HR__CUDA_SUCCESS) *out = address;                                                                                 \
@@ -106,7 +97,7 @@ static bool is_recorded(const CUdeviceptr *out, CUstream stream, bool per_thread
 		CUdeviceptr address = 0;                                                                                                        \
 		CUresult result;                                                                                                                \
 		hr__manage_order order = { .by_stream = true, .stream = stream, .per_thread = is_per_thread, .pool = pool };                    \
-		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemAllocFromPoolAsync") };                  \
+		hr__ledger_request request = { .kind = HR__LEDGER_DEVICE, .bytes = bytes, .call = HR__CALL_cuMemAllocFromPoolAsync };                  \
 		if (!pool || !is_recorded(out, stream, is_per_thread) || !hr__ledger_locate_by(&request, stream))                               \
 			return HR__REAL(cuMemAllocFromPoolAsync##variant, out, bytes, pool, stream);                                                \
 		if (!hr__pools_locate(pool, &request) && hr__manage_take(&request, &order, out, &result)) return result;                                                             \
@@ -116,19 +107,13 @@ static bool is_recorded(const CUdeviceptr *out, CUstream stream, bool per_thread
 		return result;                                                                                                                  \
 	}                                                                                                                                   \
                                                                                                                                         \
-	static CUresult free_async##variant(void *argument)                                                                                 \
-	{                                                                                                                                   \
-		const stream_free *freed = argument;                                                                                            \
-		return HR__REAL(cuMemFreeAsync##variant, freed->address, freed->stream);                                                        \
-	}                                                                                                                                   \
-                                                                                                                                        \
-	CUresult cuMemFreeAsync##variant(CUdeviceptr address, CUstream stream)                                                              \
+	__attribute__((hot)) CUresult cuMemFreeAsync##variant(CUdeviceptr address, CUstream stream)                                                              \
 	{                                                                                                                                   \
 		CUresult result;                                                                                                                \
-		stream_free freed = { address, stream };                                                                                        \
 		hr__manage_order order = { .by_stream = true, .stream = stream, .per_thread = is_per_thread };                                  \
 		if (!hr__ledger_is_on()) return HR__REAL(cuMemFreeAsync##variant, address, stream);                                             \
-		return hr__manage_free(address, &order, &result) ? result : hr__ledger_free(address, free_async##variant, &freed);              \
+		if (hr__now.manage && hr__manage_free(address, &order, &result)) return result;                                        \
+		return HR__LEDGER_FREE(HR__LEDGER_DEVICE, address, HR__REAL(cuMemFreeAsync##variant, address, stream));                         \
 	}
 
 STREAM_CALLS(, false)
@@ -139,7 +124,7 @@ STREAM_CALLS(_ptsz, true)
 CUresult cuMemAllocHost_v2(void **out, size_t bytes)
 {
 	void *address = NULL;
-	hr__ledger_request request = { .kind = HR__LEDGER_HOST, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemAllocHost") };
+	hr__ledger_request request = { .kind = HR__LEDGER_HOST, .bytes = bytes, .call = HR__CALL_cuMemAllocHost };
 	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemAllocHost_v2, out, bytes);
 	CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemAllocHost_v2, &address, bytes), HR__REAL(cuMemFreeHost, address));
 	if (result == HR__CUDA_SUCCESS) *out = address;
@@ -149,19 +134,15 @@ CUresult cuMemAllocHost_v2(void **out, size_t bytes)
 CUresult cuMemHostAlloc(void **out, size_t bytes, unsigned int flags)
 {
 	void *address = NULL;
-	hr__ledger_request request = { .kind = HR__LEDGER_HOST, .bytes = bytes, .call = HR__LEDGER_CALL("cuMemHostAlloc") };
+	hr__ledger_request request = { .kind = HR__LEDGER_HOST, .bytes = bytes, .call = HR__CALL_cuMemHostAlloc };
 	if (!hr__ledger_is_on() || !out || !hr__ledger_locate(&request)) return HR__REAL(cuMemHostAlloc, out, bytes, flags);
 	CUresult result = HR__RECORD_TAKE(&request, address, HR__REAL(cuMemHostAlloc, &address, bytes, flags), HR__REAL(cuMemFreeHost, address));
 	if (result == HR__CUDA_SUCCESS) *out = address;
 	return result;
 }
 
-static CUresult free_host(void *address)
-{
-	return HR__REAL(cuMemFreeHost, address);
-}
-
 CUresult cuMemFreeHost(void *address)
 {
-	return hr__ledger_is_on() ? hr__ledger_free((uintptr_t)address, free_host, address) : HR__REAL(cuMemFreeHost, address);
+	if (!hr__ledger_is_on()) return HR__REAL(cuMemFreeHost, address);
+	return HR__LEDGER_FREE(HR__LEDGER_HOST, address, HR__REAL(cuMemFreeHost, address));
 }

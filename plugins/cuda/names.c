@@ -13,6 +13,7 @@
 #include "core/os/python.h"
 #include "headroom_oom.h"
 #include "settings.h"
+#include "thread.h"
 
 #define NAME_BYTES 512
 #define FRAMES_MAX 32
@@ -68,11 +69,6 @@ static bool caller(char out[NAME_BYTES])
 
 /* ---- threads ---- */
 
-/* Reading its name is a system call, which takes four times as long as the rest of a request. Programs name a thread when they start it, so the name is read
- * at its first requests, and at every few later ones. */
-#define READS_FIRST 16u
-#define READS_LATER 64u
-
 static hr_name read_thread_name(void)
 {
 	char name[16 + 1] = "", scope[NAME_BYTES];
@@ -82,21 +78,21 @@ static hr_name read_thread_name(void)
 	return hr_name_intern(scope);
 }
 
-static hr_name thread_name(void)
+void hr__names_read_thread(void)
 {
-	static __thread struct {
-		uint32_t requests;
-		hr_name name;
-	} known;
-	if (known.requests < READS_FIRST || known.requests % READS_LATER == 0) known.name = read_thread_name();
-	known.requests++;
-	return known.name;
+	hr__this_thread.name = read_thread_name();
+}
+
+hr_name hr__names_line(void)
+{
+	char name[NAME_BYTES];
+	return python_line(name) ? hr_name_intern(name) : HR_NAME_NONE;
 }
 
 hr_name hr__names_scope(void)
 {
 	char name[NAME_BYTES];
 	if (hr_name_scope_current() != HR_NAME_NONE) return HR_NAME_NONE;
-	if (python_line(name) || (hr__settings_get()->callers && caller(name))) return hr_name_intern(name);
-	return thread_name();
+	if (python_line(name) || (hr__settings_now.callers && caller(name))) return hr_name_intern(name);
+	return hr__names_thread();
 }

@@ -165,6 +165,28 @@ static CUresult launch(int slot, size_t way)
 	}
 }
 
+/* Kernels of as many names, each launched after a request of 10,000 bytes and its number, and all of them again after code was unloaded. */
+static CUresult launch_many(size_t count)
+{
+	CUresult result = HR__CUDA_SUCCESS;
+	CUfunction *made = malloc(count * sizeof *made);
+	char name[32];
+	for (size_t i = 0; made && i < count; i++) {
+		snprintf(name, sizeof name, "kernel_%zu", i);
+		made[i] = cu.make_kernel(name, 0, 0, NULL);
+	}
+	for (size_t i = 0; made && i < 2 * count && result == HR__CUDA_SUCCESS; i++) {
+		CUdeviceptr address;
+		if (i == count) result = cu.cuModuleUnload((CUmodule)2);
+		if (result == HR__CUDA_SUCCESS) result = cu.cuMemAlloc_v2(&address, 10000 + i % count);
+		if (result == HR__CUDA_SUCCESS) result = cu.cuLaunchKernel(made[i % count], 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+		if (result == HR__CUDA_SUCCESS) result = cu.other_cuCtxSynchronize();
+		if (result == HR__CUDA_SUCCESS) result = cu.cuMemFree_v2(address);
+	}
+	free(made);
+	return result;
+}
+
 /* Work of the stream that waits until the program opens a gate, as a kernel may wait for a flag of the host. */
 static bool gate_is_open;
 
@@ -515,6 +537,7 @@ static CUresult run(const char *word, int slot, size_t bytes)
 	if (IS("contents")) return check_contents(*address, slots[slot].bytes, slot + 1);
 	if (IS("range")) return print_range(*address, bytes);
 	if (IS("launch")) return launch(slot, bytes);
+	if (IS("kernels")) return launch_many(bytes);
 	if (IS("gate")) return gate(slot);
 	if (IS("openlater")) return open_gate_later();
 	if (IS("unload")) return cu.cuModuleUnload((CUmodule)1);

@@ -245,6 +245,12 @@ class Names(Run):
             self.assertIn(("cuMemAlloc", "", "add_kernel"), self.named(rows, 77))
             self.assertEqual(self.named(rows, 5), {("cuMemAlloc", "", "cuMemAlloc")})
 
+    def test_more_kernels_than_there_are_places_for_names(self):
+        _, rows, _ = self.recorded("start", "stream", "kernels:0:150")
+        for i in range(150):
+            self.assertEqual(self.named(rows, 10000 + i), {("cuMemAlloc", "", "cuMemAlloc"), ("cuMemAlloc", "", f"kernel_{i}")})
+        self.assertEqual(len(rows), 150 * 2 * 2)
+
     def test_kernels_have_their_names_of_cpp_where_its_library_is(self):
         library = subprocess.run([COMPILER, "-print-file-name=libstdc++.so.6"], capture_output=True, text=True).stdout.strip()
         if not Path(library).is_absolute():

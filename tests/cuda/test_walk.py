@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from cuda_run import EMULATOR, FAULTS, MIB, Run, program, run, run_plain  # noqa: E402
 
 COMMANDS = ["start", "stream", "alloc:0:1000", "async:1:5000", "pitch:2:100", "pool:3:77", "newpool:0", "pool:7:500", f"create:4:{2 * MIB}", "host:5:64", "managed:6:300", "total",
-            "launch:0:0", "launch:0:1", "sync", "sync", "capture:1", "capture:0", "freehost:5", "free:0", "freeasync:1", "free:2", "freeasync:3", "freeasync:7", "endpool", "free:6", "release:4", "sync", "info", "stats"]
+            f"create:8:{2 * MIB}", "map:8", "launch:0:0", "launch:0:1", "sync", "sync", "capture:1", "capture:0", "unmap:8", "release:8", "freehost:5", "free:0", "freeasync:1", "free:2", "freeasync:3", "freeasync:7", "endpool", "free:6", "release:4", "sync", "info", "stats"]
 # Calls that only Headroom makes: where one of them fails, the program notices nothing.
 OWN = {"cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetName", "cuCtxGetCurrent", "cuCtxGetDevice", "cuFuncGetName", "cuKernelGetName", "cuFuncGetParamInfo",
        "cuKernelGetParamInfo", "cuEventCreate", "cuEventDestroy_v2", "cuEventRecord", "cuEventElapsedTime", "cuStreamGetCtx", "cuDeviceGetMemPool", "cuDeviceGetDefaultMemPool"}

@@ -47,6 +47,7 @@ typedef struct hr__chunk {
 			hr__chunk_id prev, next;
 		}; /* neighbours by address in the same region; 0 beyond its end */
 		uint32_t *pages; /* a block outside all regions (direct allocator or span): its pages */
+		void *keeper;    /* an adopted block (core/memory/adopt.h): what the caller gave */
 	};
 	union {
 		struct {

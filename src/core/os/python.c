@@ -4,13 +4,14 @@
 #include <dlfcn.h>
 #include <string.h>
 
+#include "core/base/atomic.h"
 #include "core/os/library.h"
 
 #define ATTEMPTS_SKIPPED 256u /* a search that finds nothing looks at every library */
 
 typedef struct python_calls {
-	int (*Py_IsInitialized)(void);
 	int (*PyGILState_Check)(void);
+	int (*Py_IsInitialized)(void);
 	void *(*PyGILState_GetThisThreadState)(void);
 	int (*PyGILState_Ensure)(void);
 	void (*PyGILState_Release)(int);
@@ -27,9 +28,9 @@ typedef struct python_calls {
 	int (*is_finalizing)(void); /* NULL: not known */
 } python_calls;
 
-static python_calls python;
-static int has_python; /* stored with release when [python] is complete */
-static uint32_t attempts;
+static HR__HOT_DATA python_calls python;
+static HR__HOT_DATA int has_python; /* stored with release when [python] is complete */
+static HR__HOT_DATA uint32_t attempts;
 
 static bool find(const char *name, void *member)
 {
@@ -39,11 +40,9 @@ static bool find(const char *name, void *member)
 }
 
 /* Threads that arrive together store the same values. */
-static bool find_python(void)
+static __attribute__((cold, noinline)) bool search_python(void)
 {
 	python_calls found = { 0 };
-	if (__atomic_load_n(&has_python, __ATOMIC_ACQUIRE)) return true;
-	if (__atomic_fetch_add(&attempts, 1, __ATOMIC_RELAXED) % ATTEMPTS_SKIPPED) return false;
 #define FIND(name) find(#name, &found.name)
 	bool complete = FIND(Py_IsInitialized) && FIND(PyGILState_Check) && FIND(PyGILState_GetThisThreadState) && FIND(PyGILState_Ensure) &&
 	                FIND(PyGILState_Release) && FIND(PyEval_GetFrame) && FIND(PyFrame_GetBack) && FIND(PyFrame_GetLineNumber) &&
@@ -56,6 +55,12 @@ static bool find_python(void)
 	python = found;
 	__atomic_store_n(&has_python, 1, __ATOMIC_RELEASE);
 	return true;
+}
+
+static inline bool find_python(void)
+{
+	if (__atomic_load_n(&has_python, __ATOMIC_ACQUIRE)) return true;
+	return __atomic_fetch_add(&attempts, 1, __ATOMIC_RELAXED) % ATTEMPTS_SKIPPED == 0 && search_python();
 }
 
 /* A text attribute, valid while *object, a new reference, is held. No error is pending before, so one that the calls set is theirs. */
@@ -111,6 +116,11 @@ void hr__python_walk(bool take_lock, bool (*visit)(void *context, const hr__pyth
 		visit_frames(visit, context);
 		python.PyGILState_Release(before);
 	}
+}
+
+__attribute__((hot)) bool hr__python_has_lock(void)
+{
+	return find_python() && python.PyGILState_Check();
 }
 
 const void *hr__python_code(void)

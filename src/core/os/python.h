@@ -24,6 +24,10 @@ typedef struct hr__python_frame {
  * the caller may hold no lock that a thread of Python waits for. */
 HR__SHARED void hr__python_walk(bool take_lock, bool (*visit)(void *context, const hr__python_frame *frame), void *context);
 
+/* Whether the calling thread may hold the interpreter's lock: false says that hr__python_walk has no frames for it, unless it takes the lock. One call of the
+ * interpreter's. */
+bool hr__python_has_lock(void);
+
 /* An address in the interpreter's code; NULL: there is none. */
 const void *hr__python_code(void);
 
