@@ -1,9 +1,10 @@
 /* cuda_calls.cpp - the driver's memory calls in a loop, for bench/cuda_programs.py, which compiles it: a CUDA program that knows nothing of Headroom.
  *
- *     cuda_calls plain|ordered|launches
+ *     cuda_calls plain|ordered|launches|cold
  *
  * plain: cuMemAlloc and cuMemFree of 1 MiB; ordered: cuMemAllocAsync and cuMemFreeAsync of 1 MiB on a stream; launches: cuLaunchKernel of a kernel that does
- * nothing, on a stream. The stream is waited for after every 100. Prints "ready" when it is warm, then answers each line "M N" on its standard input, after M of
+ * nothing, on a stream. The stream is waited for after every 100. cold: a launch after cuMemAlloc, and cuMemFree, each after 4 MiB of other memory were written,
+ * which does not count among the calls: in a program the processor's caches have forgotten a call by the time of the next. Prints "ready" when it is warm, then answers each line "M N" on its standard input, after M of
  * them, with the seconds that one of N took: all of it, the calls without the waiting, each the median of ten parts, and those of the processor, for all threads;
  * and "end" with what it has found out: nothing. */
 #include <algorithm>
@@ -82,6 +83,14 @@ static void make()
 	must(find<get_function>("cuModuleGetFunction")(&kernel, module, "nothing"));
 }
 
+static unsigned char others[4 << 20];
+
+static void use_other_memory()
+{
+	for (size_t at = 0; at < sizeof others; at += 64) others[at]++;
+	asm volatile("" ::: "memory");
+}
+
 static double now()
 {
 	return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -94,10 +103,35 @@ static double processor_time()
 	return static_cast<double>(used.tv_sec) + static_cast<double>(used.tv_nsec) * 1e-9;
 }
 
+/* The seconds of one call. */
+template <typename call> static double cold_call(call made)
+{
+	use_other_memory();
+	double begin = now();
+	must(made());
+	return now() - begin;
+}
+
+static double cold()
+{
+	unsigned long long address = 0;
+	double calls = cold_call([&] { return alloc(&address, bytes); });
+	calls += cold_call([] { return start(kernel, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr); });
+	return calls + cold_call([&] { return release(address); });
+}
+
+static double repeat_cold(long count)
+{
+	double calls = 0;
+	for (long done = 0; done < count; done++) calls += cold();
+	return calls;
+}
+
 /* The seconds of the calls alone. */
 static double repeat(void (*step)(), long count)
 {
 	double calls = 0;
+	if (!step) return repeat_cold(count);
 	for (long done = 0; done < count;) {
 		double begin = now();
 		for (long end = std::min(count, done + 100); done < end; done++) step();
@@ -149,7 +183,8 @@ int main(int count, char **arguments)
 	wait = find<wait_for>("cuStreamSynchronize");
 	start = find<launch>("cuLaunchKernel");
 	void (*step)() = strcmp(name, "ordered") == 0 ? ordered : strcmp(name, "launches") == 0 ? launches : plain;
-	if (step == launches) make();
+	if (strcmp(name, "cold") == 0) step = nullptr;
+	if (!step || step == launches) make();
 	repeat(step, 200);
 	puts("ready");
 	fflush(stdout);

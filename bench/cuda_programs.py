@@ -28,6 +28,7 @@ fewer than three in a mode, or four beside "alone" only. "again" is compared wit
     calls          cuMemAlloc and cuMemFree of 1 MiB, in C++ (cuda_calls.cpp)
     ordered        cuMemAllocAsync and cuMemFreeAsync of 1 MiB, on a stream
     launches       cuLaunchKernel of a kernel that does nothing, on a stream
+    cold           cuMemAlloc, a launch and cuMemFree, each after 4 MiB of other memory were written: "host" has the calls alone
     torch          PyTorch: a training step of 8 layers of 1024, batch 256, which consists of launches
     torch_gpt2     PyTorch: a training step like that of GPT-2 small, 12 layers of 768, batch 4 x 512, bfloat16, AdamW
     torch_uncached torch with PYTORCH_NO_CUDA_MEMORY_CACHING=1: each tensor is a cudaMalloc
@@ -193,6 +194,7 @@ class Program:
 
 PROGRAMS = {
     "calls": Program("plain", seconds=3), "ordered": Program("ordered", seconds=3), "launches": Program("launches", processes=4),
+    "cold": Program("cold", seconds=20),
     "torch": Program(TORCH, processes=8, seconds=40), "torch_gpt2": Program(TORCH_GPT2, processes=5, seconds=25), "torch_uncached": Program(TORCH, UNCACHED),
     "jax": Program(JAX, FIXED), "jax_platform": Program(JAX, {**FIXED, "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}),
     "jax_async": Program(JAX, {**FIXED, "XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async"}),
